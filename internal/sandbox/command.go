@@ -1,0 +1,55 @@
+package sandbox
+
+import "time"
+
+// CommandState is where a command session is in its life.
+type CommandState string
+
+// The states of a command session.
+const (
+	CommandCreated CommandState = "created" // the process runs from the first attach
+	CommandRunning CommandState = "running"
+	CommandExited  CommandState = "exited"
+	CommandFailed  CommandState = "failed"  // it could never be started; ErrorCode says why
+	CommandExpired CommandState = "expired" // it was never attached
+	CommandLost    CommandState = "lost"    // its machine went away; Reason says how
+)
+
+// Ended reports whether the state is final.
+func (s CommandState) Ended() bool {
+	return s == CommandExited || s == CommandFailed || s == CommandExpired || s == CommandLost
+}
+
+// CommandSpec is what a caller asks to run.
+type CommandSpec struct {
+	Argv           []string
+	Env            map[string]string // the command's own part; template and sandbox come below it
+	Cwd            string
+	User           string // "" is the template's
+	Stdin          bool
+	TimeoutSeconds float64
+	Tag            string
+}
+
+// Command is the durable record of one command session.
+type Command struct {
+	ID           CommandID
+	SandboxID    ID
+	ProcessID    ProcessID
+	Spec         CommandSpec
+	State        CommandState
+	Reason       string // of CommandLost
+	PID          int
+	ExitCode     *int   // nil until exited; -1 when a signal ended it
+	Signal       string // SIGKILL …
+	ErrorCode    string // command_not_found, cwd_not_found, user_not_found, permission_denied, start_failed, deadline_exceeded
+	ErrorMessage string
+	CreatedAt    time.Time
+	StartedAt    time.Time // zero until started
+	EndedAt      time.Time // zero until ended
+	StdoutBytes  uint64
+	StderrBytes  uint64
+	StdinBytes   uint64
+	Truncated    uint64 // bytes dropped from the spool
+	Epoch        int64
+}

@@ -1,0 +1,155 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Code classifies an error for clients. The table Codes says each one's HTTP status and whether a retry can help.
+type Code string
+
+// The codes of API v1 (docs/errors.md is generated from Codes).
+const (
+	CodeInvalidArgument     Code = "invalid_argument"
+	CodeUnknownField        Code = "unknown_field"
+	CodeMalformedBody       Code = "malformed_body"
+	CodeBodyTooLarge        Code = "body_too_large"
+	CodeUnauthenticated     Code = "unauthenticated"
+	CodeForbidden           Code = "forbidden"
+	CodeNotFound            Code = "not_found"
+	CodeMethodNotAllowed    Code = "method_not_allowed"
+	CodeTemplateNotFound    Code = "template_not_found"
+	CodeNameTaken           Code = "name_taken"
+	CodeIdempotencyConflict Code = "idempotency_conflict"
+	CodeInvalidState        Code = "invalid_state"
+	CodeSandboxBusy         Code = "sandbox_busy"
+	CodeStateMismatch       Code = "state_mismatch"
+	CodeIsDirectory         Code = "is_directory"
+	CodePermissionDenied    Code = "permission_denied"
+	CodeStdinOffset         Code = "stdin_offset_mismatch"
+	CodeStdinClosed         Code = "stdin_closed"
+	CodeNotRunning          Code = "not_running"
+	CodeGuestDiskFull       Code = "guest_disk_full"
+	CodeCapacity            Code = "capacity_exhausted"
+	CodePoolFull            Code = "pool_full"
+	CodeDriverUnavailable   Code = "driver_unavailable"
+	CodeUnavailable         Code = "unavailable"
+	CodeGuestNotReady       Code = "guest_not_ready"
+	CodeGuestFault          Code = "guest_fault"
+	CodeVMMFailed           Code = "vmm_failed"
+	CodeHostSetup           Code = "host_setup"
+	CodeInterrupted         Code = "interrupted"
+	CodeCanceled            Code = "canceled"
+	CodeDeadline            Code = "deadline_exceeded"
+	CodeInternal            Code = "internal"
+)
+
+// CodeInfo is one row of the table of codes.
+type CodeInfo struct {
+	Code      Code
+	Status    int  // HTTP status
+	Retryable bool // the same call may succeed later without a change by the caller
+	Meaning   string
+}
+
+// Codes returns the table of all codes, in the order of their status.
+func Codes() []CodeInfo {
+	return []CodeInfo{
+		{CodeInvalidArgument, 400, false, "a field or parameter has a value that is not allowed"},
+		{CodeUnknownField, 400, false, "the body has a field this version does not know; nothing is ignored silently"},
+		{CodeMalformedBody, 400, false, "the body is not valid JSON or not valid UTF-8"},
+		{CodeUnauthenticated, 401, false, "the key or token is missing, unknown or expired"},
+		{CodeForbidden, 403, false, "the key or token does not allow this"},
+		{CodePermissionDenied, 403, false, "the guest's user may not do this to that file"},
+		{CodeNotFound, 404, false, "no such route, sandbox, operation, command or file"},
+		{CodeTemplateNotFound, 404, false, "no template has this name or digest"},
+		{CodeMethodNotAllowed, 405, false, "the route exists, the method does not"},
+		{CodeNameTaken, 409, false, "a live sandbox has this name"},
+		{CodeIdempotencyConflict, 409, false, "the Idempotency-Key was used with another body"},
+		{CodeInvalidState, 409, false, "the verb is not legal in this state; the remedy names one that helps"},
+		{CodeSandboxBusy, 409, true, "a transition is under way and if_busy=fail was asked"},
+		{CodeIsDirectory, 409, false, "a directory is where a file is meant"},
+		{CodeStdinOffset, 409, false, "stdin has accepted another number of bytes than the given offset"},
+		{CodeStdinClosed, 409, false, "the process has no open standard input"},
+		{CodeNotRunning, 409, false, "the process is not running"},
+		{CodeCanceled, 409, false, "the operation was canceled"},
+		{CodeInterrupted, 409, true, "the operation was cut off by a restart and has been cleaned up"},
+		{CodeStateMismatch, 412, false, "if_state was given and the sandbox is in another state"},
+		{CodeBodyTooLarge, 413, false, "the body is larger than this route accepts"},
+		{CodeCapacity, 429, true, "the host has no room for it now; nothing happened"},
+		{CodeInternal, 500, false, "a fault of ours; the log has the details"},
+		{CodeGuestFault, 502, false, "the guest's agent answered something that makes no sense"},
+		{CodeVMMFailed, 502, false, "the virtual machine monitor could not be started or ended too early"},
+		{CodeDriverUnavailable, 503, false, "the driver does not work on this host"},
+		{CodeHostSetup, 503, false, "the host lacks something that space setup provides"},
+		{CodeUnavailable, 503, true, "a part of SPACE is starting or restarting; nothing happened"},
+		{CodeGuestNotReady, 504, true, "the guest did not answer within its deadline"},
+		{CodeDeadline, 504, true, "the operation did not end within its deadline"},
+		{CodeGuestDiskFull, 507, false, "the guest's disk is full"},
+		{CodePoolFull, 507, true, "the host's pool is full"},
+	}
+}
+
+// Info returns the row of c; an unknown code counts as internal.
+func (c Code) Info() CodeInfo {
+	rows := Codes()
+	for _, r := range rows {
+		if r.Code == c {
+			return r
+		}
+	}
+	return CodeInternal.Info()
+}
+
+// FieldError says what is wrong with one field of a request.
+type FieldError struct {
+	Field   string
+	Message string
+}
+
+// Error is the error of the house at every boundary between its processes and to clients: what happened (Message),
+// why (Cause) and what to do (Remedy).
+type Error struct {
+	Code    Code
+	Message string
+	Cause   string
+	Remedy  string
+	Fields  []FieldError
+	Err     error // wrapped; for logs, never shown to clients
+}
+
+func (e *Error) Error() string {
+	s := e.Message
+	if e.Cause != "" {
+		s += " (" + e.Cause + ")"
+	}
+	if e.Err != nil && !strings.Contains(s, e.Err.Error()) {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf makes an Error with a message only; a %w verb is kept for errors.Is and errors.As.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// AsError finds the Error in err's chain; any other error becomes an internal one that wraps it.
+func AsError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return &Error{Code: CodeInternal, Message: "internal error", Remedy: "see the log of the SPACE processes", Err: err}
+}
+
+// CodeOf returns the code of err ("" for nil).
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	return AsError(err).Code
+}

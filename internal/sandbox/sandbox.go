@@ -1,0 +1,108 @@
+package sandbox
+
+import (
+	"maps"
+	"time"
+)
+
+// State is where a sandbox is in its life.
+type State string
+
+// The states that have landed.
+const (
+	StateCreating State = "creating"
+	StateRunning  State = "running"
+	StateFailed   State = "failed"
+	StateDeleting State = "deleting"
+	StateDeleted  State = "deleted"
+)
+
+// Reasons of StateFailed.
+const (
+	ReasonCreateFailed  = "create_failed"
+	ReasonInterrupted   = "interrupted"    // a create was cut off by a crash
+	ReasonVMMExit       = "vmm_exit"       // the VMM ended without being told to
+	ReasonOOM           = "oom"            // the host's kernel killed the VMM for its memory limit
+	ReasonGuestReboot   = "guest_reboot"   // the guest powered off, rebooted or panicked
+	ReasonHostRestarted = "host_restarted" // the host booted since the machine ran
+)
+
+// Limits of a specification.
+const (
+	MinVCPUs     = 1
+	MaxVCPUs     = 32
+	MinMemoryMiB = 128
+	MaxMemoryMiB = 262144
+	MinDiskMiB   = 64
+	MaxDiskMiB   = 1 << 20
+
+	DefaultVCPUs     = 1
+	DefaultMemoryMiB = 512
+	DefaultDiskMiB   = 4096
+)
+
+// TemplateRef says what a sandbox was made from: the name that was asked for and the content it stood for then.
+type TemplateRef struct {
+	Ref    string // "base:latest", or the digest when asked by digest
+	Digest string // sha256:…
+}
+
+// Spec is what a caller asks for. Zero VCPUs, MemoryMiB and DiskMiB mean the defaults.
+type Spec struct {
+	Template  string // name, name:tag or digest
+	Name      string // optional
+	VCPUs     int
+	MemoryMiB int
+	DiskMiB   int
+	Driver    string // optional: qemu, firecracker, fake
+	Env       map[string]string
+	Metadata  map[string]string
+}
+
+// Sandbox is the durable record of one sandbox. Desired and observed state are separate fields: State is what was
+// last observed, DesiredState what the last accepted verb wants.
+type Sandbox struct {
+	ID           ID
+	Name         string // "" when it has none
+	State        State
+	DesiredState State
+	Reason       string // why it failed
+	Template     TemplateRef
+	Driver       string
+	Isolation    string // microvm/kvm, microvm/emulated, none; known when it runs
+	VCPUs        int
+	MemoryMiB    int
+	DiskMiB      int
+	Env          map[string]string
+	Metadata     map[string]string
+	Generation   int64  // counts the machines this sandbox has had
+	AgentToken   string // 64 hex digits; opens the agent of the current generation
+	Owner        string // id of the key that created it
+	CreatedAt    time.Time
+	ReadyAt      time.Time   // zero until ready
+	DeletedAt    time.Time   // zero until deleted
+	OperationID  OperationID // the operation under way, "" for none
+}
+
+// Clone returns a deep copy.
+func (s Sandbox) Clone() Sandbox {
+	s.Env = maps.Clone(s.Env)
+	s.Metadata = maps.Clone(s.Metadata)
+	return s
+}
+
+// Live reports whether the sandbox still counts for names and lists without a state filter.
+func (s Sandbox) Live() bool { return s.State != StateDeleted }
+
+// Template is the record of one template's content.
+type Template struct {
+	Digest     string   // sha256:…
+	Names      []string // "base:latest"
+	SizeBytes  int64
+	MinDiskMiB int
+	Env        map[string]string
+	User       string // "" is root
+	Workdir    string
+	Entrypoint []string
+	CreatedAt  time.Time
+}
