@@ -1,0 +1,131 @@
+// Package problem is the JSON form in which every error leaves SPACE over HTTP (application/problem+json, api.md
+// "Authentication and errors"), and the way back from it to a *sandbox.Error.
+package problem
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// ContentType is the media type of every error body.
+const ContentType = "application/problem+json"
+
+// maxBody bounds what Read takes from a response: an error form is small.
+const maxBody = 64 << 10
+
+// Problem is one error as clients see it. It satisfies huma's StatusError and ContentTypeFilter.
+type Problem struct {
+	Status      int     `json:"status" doc:"HTTP status"`
+	Code        string  `json:"code" doc:"Stable code from the table in docs/errors.md"`
+	Message     string  `json:"message" doc:"What happened"`
+	Cause       string  `json:"cause" doc:"Why it happened"`
+	Remedy      string  `json:"remedy" doc:"What would help"`
+	Retryable   bool    `json:"retryable" doc:"Whether the same call may succeed later without a change by the caller"`
+	OperationID string  `json:"operation_id,omitempty"`
+	SandboxID   string  `json:"sandbox_id,omitempty"`
+	Fields      []Field `json:"fields,omitempty" doc:"What is wrong with single fields of the request"`
+
+	retryAfter time.Duration
+}
+
+// Field says what is wrong with one field of a request.
+type Field struct {
+	Field   string `json:"field"`
+	Message string `json:"message"`
+}
+
+// Options adds what the error itself does not know. Its zero value is fine.
+type Options struct {
+	OperationID string
+	SandboxID   string
+	// RetryAfter is what 429 and 503 answers tell clients to wait; 0 means one second. It is rounded up to seconds.
+	RetryAfter time.Duration
+}
+
+// From puts err into the form. An error without a *sandbox.Error in its chain becomes an internal one whose details
+// stay in the log: only Message, Cause, Remedy and Fields are ever shown.
+func From(err error, opts Options) *Problem {
+	e := sandbox.AsError(err)
+	info := e.Code.Info()
+	p := &Problem{Status: info.Status, Code: string(info.Code), Message: e.Message, Cause: e.Cause, Remedy: e.Remedy,
+		Retryable: info.Retryable, OperationID: opts.OperationID, SandboxID: opts.SandboxID, retryAfter: opts.RetryAfter}
+	for _, f := range e.Fields {
+		p.Fields = append(p.Fields, Field(f))
+	}
+	return p
+}
+
+// Write answers the request with err. It must come before anything else has been written.
+func Write(w http.ResponseWriter, err error, opts Options) { From(err, opts).Write(w) }
+
+// Write answers a request with p.
+func (p *Problem) Write(w http.ResponseWriter) {
+	h := w.Header()
+	h.Del("Content-Length")
+	h.Set("Content-Type", ContentType)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if v := p.RetryAfter(); v != "" {
+		h.Set("Retry-After", v)
+	}
+	w.WriteHeader(p.Status)
+	body, err := json.Marshal(p)
+	if err != nil { // strings, ints and bools always marshal
+		panic(fmt.Sprintf("marshal a problem: %v", err))
+	}
+	// A client that has gone away is no fault to report.
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// RetryAfter is the value of the Retry-After header: set for 429 and 503, which mean that nothing happened.
+func (p *Problem) RetryAfter() string {
+	if p.Status != http.StatusTooManyRequests && p.Status != http.StatusServiceUnavailable {
+		return ""
+	}
+	return strconv.Itoa(max(1, int(math.Ceil(p.retryAfter.Seconds()))))
+}
+
+// Error makes a Problem an error for frameworks that pass it through as one.
+func (p *Problem) Error() string { return p.Message }
+
+// GetStatus returns the HTTP status.
+func (p *Problem) GetStatus() int { return p.Status }
+
+// ContentType replaces a framework's choice of media type.
+func (p *Problem) ContentType(string) string { return ContentType }
+
+// SandboxError turns the form back into the error of the house. A code that this build does not know keeps its text
+// and counts as internal.
+func (p *Problem) SandboxError() *sandbox.Error {
+	e := &sandbox.Error{Code: sandbox.Code(p.Code).Info().Code, Message: p.Message, Cause: p.Cause, Remedy: p.Remedy}
+	for _, f := range p.Fields {
+		e.Fields = append(e.Fields, sandbox.FieldError(f))
+	}
+	return e
+}
+
+// Read turns a response that is not 2xx into an error, taking at most 64 KiB of its body. ok is false when the body is
+// not in the form; then the caller knows better what the answer of that peer means. The body is not closed.
+func Read(resp *http.Response) (e *sandbox.Error, ok bool) {
+	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil || media != ContentType {
+		return nil, false
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err != nil || len(body) > maxBody {
+		return nil, false
+	}
+	var p Problem
+	if err := json.Unmarshal(body, &p); err != nil || p.Code == "" {
+		return nil, false
+	}
+	return p.SandboxError(), true
+}
