@@ -1,0 +1,76 @@
+// Package rpc is how our processes talk to each other: HTTP (1.1 and h2c) over unix sockets whose peers are known by
+// their uid, Connect services on top, and one mapping of errors that keeps code, cause and remedy.
+package rpc
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+)
+
+// BaseURL is the base of every call over HTTPClient; the host in it is never resolved.
+const BaseURL = "http://space"
+
+// Limits of one connection between our own processes.
+const (
+	readHeaderTimeout = 10 * time.Second
+	shutdownGrace     = 3 * time.Second
+	maxHeaderBytes    = 64 << 10
+)
+
+// Protocols returns HTTP/1.1 and HTTP/2 without TLS, as all our internal servers speak them.
+func Protocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+// Serve answers connections of l with h until ctx is done, then waits shutdownGrace for requests under way and cuts
+// the rest. Streams see their request context end as soon as ctx does. It closes l.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{
+		Handler:           h,
+		Protocols:         Protocols(),
+		ReadHeaderTimeout: readHeaderTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		defer cancel()
+		err := srv.Shutdown(grace)
+		if err != nil {
+			err = srv.Close()
+		}
+		stopped <- err
+	})
+	err := srv.Serve(l)
+	if stop() { // the server ended by itself
+		return errors.Join(err, srv.Close())
+	}
+	if err := <-stopped; err != nil {
+		return err
+	}
+	return nil
+}
+
+// HTTPClient makes an h2c client all of whose connections come from dial. Base URL: BaseURL. It has no overall
+// timeout, since streams stay open: give each call a context.
+func HTTPClient(dial func(context.Context) (net.Conn, error)) *http.Client {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Client{Transport: &http.Transport{
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		Protocols:          p,
+		DisableCompression: true,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: 15 * time.Second,
+			PingTimeout:     15 * time.Second,
+		},
+		MaxResponseHeaderBytes: maxHeaderBytes,
+	}}
+}
