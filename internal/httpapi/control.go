@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/space-sandbox/space/internal/auth"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -52,111 +53,33 @@ type Control interface {
 	Metrics(w io.Writer) error
 }
 
-// Call is what goes with a call that changes something.
-type Call struct {
-	Principal auth.Principal
-	// Idempotency is nil when the client sent no Idempotency-Key.
-	Idempotency *Idempotency
-	IfBusyFail  bool
-	IfState     sandbox.State
-}
-
-// Idempotency identifies a request: the same Key, Method, Route and Principal with the same Fingerprint is the same
-// request; with another one it is a conflict.
-type Idempotency struct {
-	Key         string
-	Scope       string // method, route and resource
-	Fingerprint [32]byte
-}
-
-// Accepted is the answer to a lifecycle call: the operation as it stands and its sandbox.
-type Accepted struct {
-	Operation operation.Operation
-	Sandbox   sandbox.Sandbox
-	Replayed  bool // answered from the Idempotency-Key; nothing was run
-}
-
-// CreatedCommand is the answer to creating a command session.
-type CreatedCommand struct {
-	Command  sandbox.Command
-	Attach   Attach
-	Replayed bool
-}
-
-// Attach opens one command session on the data plane.
-type Attach struct {
-	URL       string
-	Token     string
-	ExpiresAt time.Time
-}
-
-// ExecResult is a finished (or, when the wait ended, running) command with its output.
-type ExecResult struct {
-	Command  sandbox.Command
-	Stdout   []byte
-	Stderr   []byte
-	Replayed bool
-}
-
-// PageRequest bounds a list. Cursor is opaque.
-type PageRequest struct {
-	Limit     int // 1 to 100
-	Cursor    string
-	Ascending bool
-	Count     bool
-}
+// The types of the calls are control's; the API speaks them under its own names.
+type (
+	// Call is what goes with a call that changes something.
+	Call = control.Call
+	// Idempotency identifies a request.
+	Idempotency = control.Idempotency
+	// Accepted is the answer to a lifecycle call.
+	Accepted = control.Accepted
+	// CreatedCommand is the answer to creating a command session.
+	CreatedCommand = control.CreatedCommand
+	// Attach opens one command session on the data plane.
+	Attach = control.Attach
+	// ExecResult is a command with its output.
+	ExecResult = control.ExecResult
+	// PageRequest bounds a list.
+	PageRequest = control.PageRequest
+	// SandboxFilter selects sandboxes.
+	SandboxFilter = control.SandboxFilter
+	// CommandFilter selects command sessions.
+	CommandFilter = control.CommandFilter
+	// SandboxPatch changes what is not nil.
+	SandboxPatch = control.SandboxPatch
+	// NodeInfo describes the machine SPACE runs on.
+	NodeInfo = control.NodeInfo
+	// DriverInfo is a driver with the result of its probe.
+	DriverInfo = control.DriverInfo
+)
 
 // Page is one page of a list.
-type Page[T any] struct {
-	Items      []T
-	NextCursor string
-	Total      *int // only when asked
-}
-
-// SandboxFilter selects sandboxes; deleted ones only when States names them.
-type SandboxFilter struct {
-	PageRequest
-	States       []sandbox.State
-	CreatedAfter time.Time
-	Template     string
-	Metadata     map[string]string
-}
-
-// CommandFilter selects command sessions.
-type CommandFilter struct {
-	PageRequest
-	Tag    string
-	PID    int
-	States []sandbox.CommandState
-}
-
-// SandboxPatch changes what is not nil. An empty Name removes the name; Metadata replaces all.
-type SandboxPatch struct {
-	Name     *string
-	Metadata map[string]string
-}
-
-// NodeInfo describes the machine SPACE runs on.
-type NodeInfo struct {
-	InstallationID string
-	Drivers        []DriverInfo
-	DefaultDriver  string
-	PoolKind       string
-	PoolTotal      int64
-	PoolFree       int64
-	CPUs           int
-	MemoryBytes    int64
-	MemoryFree     int64
-	Kernel         string
-	Sandboxes      int
-	Warnings       []string
-}
-
-// DriverInfo is a driver with the result of its probe.
-type DriverInfo struct {
-	Name      string
-	Available bool
-	Isolation string
-	Version   string
-	Reason    string
-}
+type Page[T any] = control.Page[T]

@@ -1,6 +1,10 @@
 package sandbox
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // CommandState is where a command session is in its life.
 type CommandState string
@@ -52,4 +56,16 @@ type Command struct {
 	StdinBytes   uint64
 	Truncated    uint64 // bytes dropped from the spool
 	Epoch        int64
+	Revision     int64 // counts the changes of this record; kept by the store
+}
+
+// Clone returns a deep copy.
+func (c Command) Clone() Command {
+	c.Spec.Argv = slices.Clone(c.Spec.Argv)
+	c.Spec.Env = maps.Clone(c.Spec.Env)
+	if c.ExitCode != nil {
+		code := *c.ExitCode
+		c.ExitCode = &code
+	}
+	return c
 }

@@ -67,6 +67,7 @@ type Sandbox struct {
 	State        State
 	DesiredState State
 	Reason       string // why it failed
+	Detail       string // what is known about that: exit status, last console lines
 	Template     TemplateRef
 	Driver       string
 	Isolation    string // microvm/kvm, microvm/emulated, none; known when it runs
@@ -82,6 +83,7 @@ type Sandbox struct {
 	ReadyAt      time.Time   // zero until ready
 	DeletedAt    time.Time   // zero until deleted
 	OperationID  OperationID // the operation under way, "" for none
+	Revision     int64       // counts the changes of this record; kept by the store
 }
 
 // Clone returns a deep copy.
