@@ -1,0 +1,55 @@
+package apiv1
+
+// AttachProtocol is the WebSocket subprotocol of GET /v1/attach/{id} on the data plane. Its messages are binary; the
+// first byte is the channel, the rest the payload.
+const AttachProtocol = "space.attach.v1"
+
+// The channels of AttachProtocol.
+const (
+	ChannelStdin   byte = 0
+	ChannelStdout  byte = 1
+	ChannelStderr  byte = 2
+	ChannelControl byte = 4 // JSON, one object a message
+)
+
+// Close codes of the attach WebSocket.
+const (
+	CloseExit      = 4000 // the process has ended and everything was sent
+	CloseTakenOver = 4001 // another client took the session over
+	CloseStopped   = 4002 // the sandbox was paused or suspended: try again
+	CloseLost      = 4003 // the machine is gone
+)
+
+// Types of control frames.
+const (
+	FrameStarted = "started"
+	FrameGap     = "gap"
+	FrameExit    = "exit"
+	FrameError   = "error"
+	FrameEOF     = "eof"
+	FrameSignal  = "signal"
+)
+
+// Control is one control frame of AttachProtocol. Type says which fields count: from the server started, gap and exit;
+// from the client eof and signal.
+type Control struct {
+	Type string `json:"type"`
+
+	// Of started: where the streams of this connection begin.
+	PID          int    `json:"pid,omitempty"`
+	Epoch        int64  `json:"epoch,omitempty"`
+	StdoutOffset uint64 `json:"stdout_offset,omitempty"`
+	StderrOffset uint64 `json:"stderr_offset,omitempty"`
+	StdinOffset  uint64 `json:"stdin_offset,omitempty"`
+
+	// Of gap: the bytes from <= n < to of the stream are gone.
+	Channel byte   `json:"channel,omitempty"`
+	From    uint64 `json:"from,omitempty"`
+	To      uint64 `json:"to,omitempty"`
+
+	// Of exit.
+	State    string        `json:"state,omitempty"`
+	ExitCode *int          `json:"exit_code,omitempty"`
+	ExitedBy string        `json:"signal,omitempty"`
+	Error    *CommandError `json:"error,omitempty"`
+}
