@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -21,25 +22,12 @@ const ContentType = "application/problem+json"
 // maxBody bounds what Read takes from a response: an error form is small.
 const maxBody = 64 << 10
 
-// Problem is one error as clients see it. It satisfies huma's StatusError and ContentTypeFilter.
+// Problem is one error as clients see it: the wire form of apiv1 and how long to wait before trying again. It satisfies
+// huma's StatusError and ContentTypeFilter.
 type Problem struct {
-	Status      int     `json:"status" doc:"HTTP status"`
-	Code        string  `json:"code" doc:"Stable code from the table in docs/errors.md"`
-	Message     string  `json:"message" doc:"What happened"`
-	Cause       string  `json:"cause" doc:"Why it happened"`
-	Remedy      string  `json:"remedy" doc:"What would help"`
-	Retryable   bool    `json:"retryable" doc:"Whether the same call may succeed later without a change by the caller"`
-	OperationID string  `json:"operation_id,omitempty"`
-	SandboxID   string  `json:"sandbox_id,omitempty"`
-	Fields      []Field `json:"fields,omitempty" doc:"What is wrong with single fields of the request"`
+	apiv1.Problem
 
 	retryAfter time.Duration
-}
-
-// Field says what is wrong with one field of a request.
-type Field struct {
-	Field   string `json:"field"`
-	Message string `json:"message"`
 }
 
 // Options adds what the error itself does not know. Its zero value is fine.
@@ -55,10 +43,11 @@ type Options struct {
 func From(err error, opts Options) *Problem {
 	e := sandbox.AsError(err)
 	info := e.Code.Info()
-	p := &Problem{Status: info.Status, Code: string(info.Code), Message: e.Message, Cause: e.Cause, Remedy: e.Remedy,
-		Retryable: info.Retryable, OperationID: opts.OperationID, SandboxID: opts.SandboxID, retryAfter: opts.RetryAfter}
+	p := &Problem{retryAfter: opts.RetryAfter, Problem: apiv1.Problem{Status: info.Status, Code: string(info.Code),
+		Message: e.Message, Cause: e.Cause, Remedy: e.Remedy, Retryable: info.Retryable,
+		OperationID: opts.OperationID, SandboxID: opts.SandboxID}}
 	for _, f := range e.Fields {
-		p.Fields = append(p.Fields, Field(f))
+		p.Fields = append(p.Fields, apiv1.FieldError(f))
 	}
 	return p
 }
