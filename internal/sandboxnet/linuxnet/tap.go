@@ -1,0 +1,153 @@
+package linuxnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/space-sandbox/space/internal/guestnet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	tunDevice = "/dev/net/tun"
+	tapName   = "tap0"
+	tapFlags  = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
+	// tapQueue bounds what the kernel keeps for a guest that does not read, in packets.
+	tapQueue = 256
+)
+
+// openTap attaches to the calling thread's tap0, or makes it. One descriptor at a time: the kernel refuses a second.
+func openTap() (int, error) {
+	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", tunDevice, err)
+	}
+	req, err := unix.NewIfreq(tapName)
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	req.SetUint16(tapFlags)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("attach to %s: %w", tapName, err)
+	}
+	return fd, nil
+}
+
+// makeTap makes the persistent tap, down, with everything on it that does not need it up.
+func makeTap(nl *netlink.Handle) (netlink.Link, error) {
+	fd, err := openTap()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	// An owner, because without one anybody inside the namespace could attach.
+	for _, c := range []struct {
+		name string
+		req  uint
+		arg  int
+	}{{"owner", unix.TUNSETOWNER, 0}, {"offloads", unix.TUNSETOFFLOAD, 0}, {"persistence", unix.TUNSETPERSIST, 1}} {
+		if err := unix.IoctlSetInt(fd, c.req, c.arg); err != nil {
+			return nil, fmt.Errorf("%s of %s: %w", c.name, tapName, err)
+		}
+	}
+	link, err := nl.LinkByName(tapName)
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", tapName, err)
+	}
+	mac, err := net.ParseMAC(guestnet.HostMAC)
+	if err != nil {
+		return nil, fmt.Errorf("host MAC: %w", err)
+	}
+	if err := nl.LinkSetHardwareAddr(link, mac); err != nil {
+		return nil, fmt.Errorf("MAC of %s: %w", tapName, err)
+	}
+	if err := nl.LinkSetTxQLen(link, tapQueue); err != nil {
+		return nil, fmt.Errorf("queue of %s: %w", tapName, err)
+	}
+	if err := nl.LinkSetARPOff(link); err != nil {
+		return nil, fmt.Errorf("switch ARP off on %s: %w", tapName, err)
+	}
+	if err := nl.LinkSetMulticastOff(link); err != nil {
+		return nil, fmt.Errorf("switch multicast off on %s: %w", tapName, err)
+	}
+	return link, nil
+}
+
+// raiseTap brings the link up and gives it its address, and with that the only route and the only neighbour.
+func raiseTap(nl *netlink.Handle, link netlink.Link) error {
+	if err := nl.LinkSetUp(link); err != nil {
+		return fmt.Errorf("bring %s up: %w", tapName, err)
+	}
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: guestnet.HostAddr().AsSlice(), Mask: net.CIDRMask(guestnet.PrefixLen, 32)}}
+	if err := nl.AddrAdd(link, addr); err != nil {
+		return fmt.Errorf("address of %s: %w", tapName, err)
+	}
+	mac, err := net.ParseMAC(guestnet.GuestMAC)
+	if err != nil {
+		return fmt.Errorf("guest MAC: %w", err)
+	}
+	if err := nl.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
+		IP: guestnet.GuestAddr().AsSlice(), HardwareAddr: mac}); err != nil {
+		return fmt.Errorf("neighbour on %s: %w", tapName, err)
+	}
+	return nil
+}
+
+// removeTap takes the link of the calling thread's namespace away, even while a VMM still holds it.
+func removeTap() error {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("route netlink: %w", err)
+	}
+	defer nl.Close()
+	link, err := nl.LinkByName(tapName)
+	if _, none := errors.AsType[netlink.LinkNotFoundError](err); none {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find %s: %w", tapName, err)
+	}
+	if err := nl.LinkDel(link); err != nil {
+		return fmt.Errorf("remove %s: %w", tapName, err)
+	}
+	return nil
+}
+
+// checkAlone makes sure that nothing but the tap is up. Some hosts put fallback tunnels (sit0, tunl0, gre0) into every
+// new namespace; they cannot be removed there. Down, without address or route, and behind rules that drop, they carry
+// nothing; the operator is told once.
+func (m *Manager) checkAlone(nl *netlink.Handle) error {
+	links, err := nl.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var stray []string
+	for _, l := range links {
+		a := l.Attrs()
+		if a.Name == tapName {
+			continue
+		}
+		if a.Flags&net.FlagUp != 0 {
+			return fmt.Errorf("interface %s is up in a new network namespace", a.Name)
+		}
+		if a.Name != "lo" {
+			stray = append(stray, a.Name)
+		}
+	}
+	if len(stray) > 0 {
+		m.warnStray.Do(func() {
+			m.log.Warn("the kernel puts fallback tunnels into sandbox networks; they stay down",
+				"links", strings.Join(stray, ","), "remedy", "sysctl -w net.core.fb_tunnels_only_for_init_net=1")
+		})
+	}
+	return nil
+}
+
+// tapFile wraps a tap descriptor so that the runtime's poller serves it.
+func tapFile(fd int) *os.File { return os.NewFile(uintptr(fd), tapName) }
