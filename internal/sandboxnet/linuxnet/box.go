@@ -7,6 +7,7 @@ import (
 
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/sandboxnet"
+	"github.com/space-sandbox/space/internal/sandboxnet/nsthread"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +24,7 @@ func (b *box) Tap(ctx context.Context) (*os.File, error) {
 		return nil, err
 	}
 	fd := -1
-	err := inNamespace(b.ns, func() error {
+	err := nsthread.In(b.ns, func() error {
 		var err error
 		fd, err = openTap()
 		return err
@@ -41,7 +42,7 @@ func (b *box) AgentSocket(ctx context.Context) (sandboxnet.AgentSocket, error) {
 		return sandboxnet.AgentSocket{}, err
 	}
 	fd := -1
-	err := inNamespace(b.ns, func() error {
+	err := nsthread.In(b.ns, func() error {
 		var err error
 		fd, err = agentSocket()
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/sandboxnet/nsthread"
 )
 
 // Counters tells how many packets each rule of a box has decided, by the names in rules.go.
@@ -17,7 +18,7 @@ func (m *Manager) Counters(ctx context.Context, id sandbox.ID) (map[string]uint6
 	}
 	defer b.Close()
 	counts := make(map[string]uint64)
-	err = inNamespace(b.(*box).ns, func() error { return readCounters(counts) })
+	err = nsthread.In(b.(*box).ns, func() error { return readCounters(counts) })
 	if err != nil {
 		return nil, fmt.Errorf("packet counters of %s: %w", id, err)
 	}

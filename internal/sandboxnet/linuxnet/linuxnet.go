@@ -21,6 +21,7 @@ import (
 
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/sandboxnet"
+	"github.com/space-sandbox/space/internal/sandboxnet/nsthread"
 	"golang.org/x/sys/unix"
 )
 
@@ -92,7 +93,7 @@ func (m *Manager) Create(ctx context.Context, id sandbox.ID) (sandboxnet.Box, er
 		return nil, fmt.Errorf("remove the old network of %s: %w", id, err)
 	}
 	var ns *os.File
-	err = onFreshThread(func() error {
+	err = nsthread.Run(func() error {
 		var err error
 		ns, err = m.build(ctx, path)
 		return err

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/space-sandbox/space/internal/sandboxnet/nsthread"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +22,7 @@ func (m *Manager) build(ctx context.Context, path string) (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return nil, fmt.Errorf("new network namespace: %w", err)
 	}
-	if err := applySettings(); err != nil {
+	if err := applySettings(settings()); err != nil {
 		return nil, err
 	}
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -34,6 +35,9 @@ func (m *Manager) build(ctx context.Context, path string) (*os.File, error) {
 		return nil, err
 	}
 	if err := installRules(); err != nil {
+		return nil, err
+	}
+	if err := applySettings(trackingSettings()); err != nil {
 		return nil, err
 	}
 	if err := raiseTap(nl, link); err != nil {
@@ -91,7 +95,7 @@ func removeBox(path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err == nil:
-		err = inNamespace(ns, removeTap)
+		err = nsthread.In(ns, removeTap)
 		ns.Close()
 		if err != nil {
 			return err

@@ -41,7 +41,7 @@ import (
 //	  chain output { hook output; policy drop;
 //	    oif tap0, ip daddr G, tcp dport A, ct established             accept        # agent_out
 //	    oif tap0, ip daddr G, tcp dport A, flags rst                  accept        # reset_out
-//	    oif tap0, ip daddr G, tcp dport A, ct new, socket of root, ct count over 512   drop   # too_many_flows
+//	    oif tap0, ip daddr G, tcp dport A, ct new, socket of root, ct count over 256   drop   # too_many_flows
 //	    oif tap0, ip daddr G, tcp dport A, ct new, socket of root     accept        # agent_new
 //	                                                                  drop          # output_dropped
 //	  }
@@ -57,7 +57,7 @@ const (
 	refusals     = 200
 	refusalBurst = 400
 	// maxFlows bounds the connections to one agent, and so the entries in the tracking table.
-	maxFlows = 512
+	maxFlows = 256
 )
 
 // installRules puts the whole rule set into the calling thread's namespace in one transaction.

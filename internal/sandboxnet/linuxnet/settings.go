@@ -19,6 +19,9 @@ func settings() []setting {
 		{"ipv4/ip_forward", "0"}, // first: it resets others
 		{"ipv4/icmp_echo_ignore_all", "1"},
 		{"ipv4/conf/all/secure_redirects", "0"},
+		// What a guest that floods, or does not read, may keep in the buffers of one connection: 1 MiB each way.
+		{"ipv4/tcp_rmem", "4096 131072 1048576"},
+		{"ipv4/tcp_wmem", "4096 65536 1048576"},
 	}
 	for _, scope := range []string{"all", "default"} {
 		for _, s := range []setting{
@@ -39,9 +42,17 @@ func settings() []setting {
 	return list
 }
 
-// applySettings writes the settings of the calling thread's namespace. /proc/sys/net shows each thread its own
+// trackingSettings are there only once a rule has asked for connection tracking.
+func trackingSettings() []setting {
+	return []setting{
+		{"netfilter/nf_conntrack_tcp_loose", "0"},             // no flow begins in its middle
+		{"netfilter/nf_conntrack_tcp_timeout_syn_sent", "10"}, // seconds; tries while a guest boots are soon forgotten
+	}
+}
+
+// applySettings writes settings of the calling thread's namespace. /proc/sys/net shows each thread its own
 // namespace; what is opened is made sure to be a real procfs, else a write could land anywhere.
-func applySettings() error {
+func applySettings(list []setting) error {
 	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open /proc: %w", err)
@@ -54,7 +65,7 @@ func applySettings() error {
 	if st.Type != unix.PROC_SUPER_MAGIC {
 		return errors.New("/proc is not a proc file system")
 	}
-	for _, s := range settings() {
+	for _, s := range list {
 		if err := writeSetting(proc, s); err != nil {
 			return fmt.Errorf("kernel setting %s=%s: %w", s.path, s.value, err)
 		}

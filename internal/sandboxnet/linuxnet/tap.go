@@ -99,7 +99,9 @@ func raiseTap(nl *netlink.Handle, link netlink.Link) error {
 	return nil
 }
 
-// removeTap takes the link of the calling thread's namespace away, even while a VMM still holds it.
+// removeTap ends the link of the calling thread's namespace. Down is enough when nobody is attached: the link then goes
+// with the namespace, in the kernel's own time, and nothing passes while the rules go. While a VMM still holds it, it
+// is removed at once, which waits for the kernel to forget it (some 30 ms).
 func removeTap() error {
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -112,6 +114,14 @@ func removeTap() error {
 	}
 	if err != nil {
 		return fmt.Errorf("find %s: %w", tapName, err)
+	}
+	if err := nl.LinkSetDown(link); err != nil {
+		return fmt.Errorf("bring %s down: %w", tapName, err)
+	}
+	fd, err := openTap()
+	if err == nil {
+		unix.Close(fd)
+		return nil
 	}
 	if err := nl.LinkDel(link); err != nil {
 		return fmt.Errorf("remove %s: %w", tapName, err)
