@@ -9,6 +9,7 @@ type Sandbox struct {
 	State        string            `json:"state" doc:"What was last observed" enum:"creating,running,failed,deleting,deleted"`
 	DesiredState string            `json:"desired_state" doc:"What the last accepted call wants" enum:"creating,running,failed,deleting,deleted"`
 	Reason       *string           `json:"reason" doc:"Why it failed, else null"`
+	ReasonDetail string            `json:"reason_detail,omitempty" doc:"What is known about that, such as the exit status of the VMM"`
 	Template     TemplateRef       `json:"template"`
 	Driver       string            `json:"driver" doc:"The virtual machine monitor in use"`
 	Isolation    string            `json:"isolation" doc:"microvm/kvm, microvm/emulated or none; empty until it is known"`

@@ -1,0 +1,179 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+const tagCommands = "Commands"
+
+func (s *server) addCommands() {
+	huma.Register(s.api, huma.Operation{
+		OperationID: "create-command", Method: http.MethodPost, Path: "/v1/sandboxes/{id}/commands", Tags: []string{tagCommands},
+		Summary: "Create a command session", DefaultStatus: http.StatusCreated, Responses: errorResponses(),
+		Description: "The process runs from the first attach, or at once with start. An argv, cwd or user that the guest does not have is no error of this call: the session's state becomes failed.",
+	}, s.createCommand)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "list-commands", Method: http.MethodGet, Path: "/v1/sandboxes/{id}/commands", Tags: []string{tagCommands},
+		Summary: "List a sandbox's command sessions", Responses: errorResponses(),
+	}, s.listCommands)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "exec", Method: http.MethodPost, Path: "/v1/sandboxes/{id}/exec", Tags: []string{tagCommands},
+		Summary: "Run a command to its end", Responses: errorResponses(),
+		Description: "Creates a session, starts it and waits for it. Answers 200 whenever the session exists, whatever became of it. When the client goes away the command goes on.",
+	}, s.exec)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "get-command", Method: http.MethodGet, Path: "/v1/commands/{id}", Tags: []string{tagCommands},
+		Summary: "Get a command session, or wait for its end", Responses: errorResponses(),
+	}, s.getCommand)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "attach-command", Method: http.MethodPost, Path: "/v1/commands/{id}/attach", Tags: []string{tagCommands},
+		Summary: "Get a token for the data plane", DefaultStatus: http.StatusCreated, Responses: errorResponses(),
+	}, s.attachCommand)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "signal-command", Method: http.MethodPost, Path: "/v1/commands/{id}/signal", Tags: []string{tagCommands},
+		Summary: "Signal a command's process group", Responses: errorResponses(),
+	}, s.signalCommand)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "kill-command", Method: http.MethodDelete, Path: "/v1/commands/{id}", Tags: []string{tagCommands},
+		Summary: "Kill a command's process group", Responses: errorResponses(),
+		Description: "One that has ended stays as it is.",
+	}, s.killCommand)
+}
+
+type createCommandInput struct {
+	sandboxPath
+	idempotencyParam
+	Body apiv1.CreateCommand
+}
+
+type createCommandOutput struct {
+	replayHeader
+	Body apiv1.CreatedCommand
+}
+
+func (s *server) createCommand(ctx context.Context, in *createCommandInput) (*createCommandOutput, error) {
+	b := in.Body
+	made, err := s.newCommand(ctx, in, sandbox.CommandSpec{Argv: b.Argv, Env: b.Env, Cwd: b.Cwd, User: b.User,
+		Stdin: b.Stdin, TimeoutSeconds: b.TimeoutSeconds, Tag: b.Tag})
+	if err != nil {
+		return nil, s.refused(ctx, "create command", err)
+	}
+	return &createCommandOutput{replayHeader: replayed(made.Replayed),
+		Body: apiv1.CreatedCommand{Command: commandWire(made.Command), Attach: attachWire(made.Attach)}}, nil
+}
+
+func (s *server) newCommand(ctx context.Context, in *createCommandInput, spec sandbox.CommandSpec) (CreatedCommand, error) {
+	ref, err := sandboxRef(in.ID)
+	if err != nil {
+		return CreatedCommand{}, err
+	}
+	if spec, err = commandSpec(spec); err != nil {
+		return CreatedCommand{}, err
+	}
+	call, err := in.call(ctx, "POST /v1/sandboxes/"+ref+"/commands", in.Body)
+	if err != nil {
+		return CreatedCommand{}, err
+	}
+	return s.Control.CreateCommand(ctx, call, ref, spec, in.Body.Start)
+}
+
+type listCommandsInput struct {
+	sandboxPath
+	pageParams
+	Tag   string `query:"tag" maxLength:"256" doc:"Only those with this tag"`
+	PID   int    `query:"pid" minimum:"1" doc:"Only the one whose process has this pid in the guest"`
+	State string `query:"state" doc:"One or more states, separated by commas" example:"created,running"`
+}
+
+type commandListOutput struct{ Body apiv1.List[apiv1.Command] }
+
+func (s *server) listCommands(ctx context.Context, in *listCommandsInput) (*commandListOutput, error) {
+	ref, err := sandboxRef(in.ID)
+	if err != nil {
+		return nil, s.refused(ctx, "list commands", err)
+	}
+	states, err := oneOf("state", in.State, sandbox.CommandCreated, sandbox.CommandRunning, sandbox.CommandExited,
+		sandbox.CommandFailed, sandbox.CommandExpired, sandbox.CommandLost)
+	if err != nil {
+		return nil, s.refused(ctx, "list commands", err)
+	}
+	page, err := s.Control.ListCommands(ctx, ref, CommandFilter{PageRequest: in.request(), Tag: in.Tag, PID: in.PID, States: states})
+	if err != nil {
+		return nil, s.refused(ctx, "list commands", err)
+	}
+	return &commandListOutput{Body: listWire(page, commandWire)}, nil
+}
+
+type commandPath struct {
+	ID string `path:"id" maxLength:"64" example:"cmd_k3v0q7c2m9x4b8n1z5w6"`
+}
+
+type commandOutput struct{ Body apiv1.Command }
+
+type getCommandInput struct {
+	commandPath
+	waitParams
+}
+
+func (s *server) getCommand(ctx context.Context, in *getCommandInput) (*commandOutput, error) {
+	return s.oneCommand(ctx, "get command", in.ID, func(id sandbox.CommandID) (sandbox.Command, error) {
+		wait, _, err := in.duration()
+		if err != nil {
+			return sandbox.Command{}, err
+		}
+		return s.Control.GetCommand(ctx, id, wait)
+	})
+}
+
+type signalInput struct {
+	commandPath
+	Body apiv1.Signal
+}
+
+func (s *server) signalCommand(ctx context.Context, in *signalInput) (*commandOutput, error) {
+	return s.oneCommand(ctx, "signal command", in.ID, func(id sandbox.CommandID) (sandbox.Command, error) {
+		name, err := signalName(in.Body.Signal)
+		if err != nil {
+			return sandbox.Command{}, err
+		}
+		return s.Control.SignalCommand(ctx, id, name)
+	})
+}
+
+func (s *server) killCommand(ctx context.Context, in *commandPath) (*commandOutput, error) {
+	return s.oneCommand(ctx, "kill command", in.ID, func(id sandbox.CommandID) (sandbox.Command, error) {
+		return s.Control.KillCommand(ctx, id)
+	})
+}
+
+func (s *server) oneCommand(ctx context.Context, what, id string, do func(sandbox.CommandID) (sandbox.Command, error)) (*commandOutput, error) {
+	parsed, err := sandbox.ParseCommandID(id)
+	if err != nil {
+		return nil, s.refused(ctx, what, err)
+	}
+	c, err := do(parsed)
+	if err != nil {
+		return nil, s.refused(ctx, what, err)
+	}
+	return &commandOutput{Body: commandWire(c)}, nil
+}
+
+type attachOutput struct{ Body apiv1.Attached }
+
+func (s *server) attachCommand(ctx context.Context, in *commandPath) (*attachOutput, error) {
+	id, err := sandbox.ParseCommandID(in.ID)
+	if err != nil {
+		return nil, s.refused(ctx, "attach command", err)
+	}
+	a, err := s.Control.AttachCommand(ctx, id)
+	if err != nil {
+		return nil, s.refused(ctx, "attach command", err)
+	}
+	return &attachOutput{Body: apiv1.Attached{Attach: attachWire(a)}}, nil
+}

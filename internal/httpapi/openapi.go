@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"net/http"
+	"reflect"
+	"strconv"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+)
+
+const schemaPrefix = "#/components/schemas/"
+
+// humaConfig is huma without what it would add by itself: no $schema links in answers, no documentation that loads
+// scripts from elsewhere, no other formats than JSON.
+func humaConfig() huma.Config {
+	return huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			OpenAPI: "3.1.0",
+			Info: &huma.Info{Title: "SPACE API", Version: "v1",
+				Description: "Isolated Linux machines for programs that nobody trusts. JSON; RFC 3339 UTC times; unknown fields and parameters are refused."},
+			Components: &huma.Components{
+				Schemas: huma.NewMapRegistry(schemaPrefix, huma.DefaultSchemaNamer),
+				SecuritySchemes: map[string]*huma.SecurityScheme{
+					"bearer": {Type: "http", Scheme: "bearer"},
+					"key":    {Type: "apiKey", In: "header", Name: "X-API-Key"},
+				},
+			},
+			Security: []map[string][]string{{"bearer": {}}, {"key": {}}},
+		},
+		Formats:       map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat},
+		DefaultFormat: "application/json",
+		Transformers:  []huma.Transformer{toProblem},
+	}
+}
+
+// finishSpec adds what huma cannot take from the types, and takes out its own error model.
+func finishSpec(spec *huma.OpenAPI) {
+	registry := spec.Components.Schemas
+	for _, t := range []any{apiv1.Problem{}, apiv1.WrittenFile{}, apiv1.WrittenStdin{}} {
+		registry.Schema(reflect.TypeOf(t), true, "")
+	}
+	schemas := registry.Map()
+	delete(schemas, "ErrorModel")
+	delete(schemas, "ErrorDetail")
+	// huma writes pointers to objects without omitempty as required and never null.
+	for _, at := range [][2]string{{"Operation", "result"}, {"Operation", "error"}, {"Command", "error"}, {"CreatedCommand", "error"}, {"ExecResult", "error"}} {
+		if s := schemas[at[0]]; s != nil {
+			p := s.Properties[at[1]]
+			s.Properties[at[1]] = &huma.Schema{Description: p.Description, OneOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
+		}
+	}
+}
+
+// withResponse is errorResponses and one good answer.
+func withResponse(status int, description string, content map[string]*huma.MediaType) map[string]*huma.Response {
+	all := errorResponses()
+	all[strconv.Itoa(status)] = &huma.Response{Description: description, Content: content}
+	return all
+}
+
+// addDocs serves the description of the API, made once.
+func (s *server) addDocs() error {
+	spec, err := s.api.OpenAPI().MarshalJSON()
+	if err != nil {
+		return err
+	}
+	page, err := docsPage(s.api.OpenAPI())
+	if err != nil {
+		return err
+	}
+	s.static("/openapi.json", "application/vnd.oai.openapi+json;version=3.1", spec)
+	s.static("/docs", "text/html; charset=utf-8", page)
+	return nil
+}
+
+func (s *server) static(path, contentType string, body []byte) {
+	op := &huma.Operation{Method: http.MethodGet, Path: path, Metadata: map[string]any{metaOpen: true}}
+	s.handle(op, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+		_, _ = w.Write(body)
+	})
+}

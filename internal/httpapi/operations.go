@@ -1,0 +1,107 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/operation"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+const tagOperations = "Operations"
+
+func (s *server) addOperations() {
+	huma.Register(s.api, huma.Operation{
+		OperationID: "list-operations", Method: http.MethodGet, Path: "/v1/operations", Tags: []string{tagOperations},
+		Summary: "List operations", Responses: errorResponses(),
+	}, s.listOperations)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "get-operation", Method: http.MethodGet, Path: "/v1/operations/{id}", Tags: []string{tagOperations},
+		Summary: "Get an operation, or wait for it", Responses: errorResponses(),
+		Description: "A failed operation is answered with 200: it was found. Its error is inside.",
+	}, s.getOperation)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "cancel-operation", Method: http.MethodPost, Path: "/v1/operations/{id}/cancel", Tags: []string{tagOperations},
+		Summary: "Cancel an operation", Responses: errorResponses(),
+		Description: "One that has ended stays as it is.",
+	}, s.cancelOperation)
+}
+
+type operationPath struct {
+	ID string `path:"id" maxLength:"64" example:"op_k3v0q7c2m9x4b8n1z5w6"`
+}
+
+type operationOutput struct{ Body apiv1.Operation }
+
+type getOperationInput struct {
+	operationPath
+	waitParams
+}
+
+func (s *server) getOperation(ctx context.Context, in *getOperationInput) (*operationOutput, error) {
+	return s.oneOperation(ctx, "get operation", in.ID, func(id sandbox.OperationID) (operation.Operation, error) {
+		wait, _, err := in.duration()
+		if err != nil {
+			return operation.Operation{}, err
+		}
+		return s.Control.GetOperation(ctx, id, wait)
+	})
+}
+
+func (s *server) cancelOperation(ctx context.Context, in *operationPath) (*operationOutput, error) {
+	return s.oneOperation(ctx, "cancel operation", in.ID, func(id sandbox.OperationID) (operation.Operation, error) {
+		return s.Control.CancelOperation(ctx, id)
+	})
+}
+
+func (s *server) oneOperation(ctx context.Context, what, id string, do func(sandbox.OperationID) (operation.Operation, error)) (*operationOutput, error) {
+	parsed, err := sandbox.ParseOperationID(id)
+	if err != nil {
+		return nil, s.refused(ctx, what, err)
+	}
+	op, err := do(parsed)
+	if err != nil {
+		return nil, s.refused(ctx, what, err)
+	}
+	made, err := s.madeBy(ctx, op)
+	if err != nil {
+		return nil, s.refused(ctx, what, err)
+	}
+	return &operationOutput{Body: s.operationWire(op, made)}, nil
+}
+
+// madeBy looks up the sandbox of a succeeded operation; nil when it is gone.
+func (s *server) madeBy(ctx context.Context, op operation.Operation) (*sandbox.Sandbox, error) {
+	if op.State != operation.Succeeded || op.Resource.Type != resourceSandbox {
+		return nil, nil
+	}
+	box, err := s.Control.GetSandbox(ctx, op.Resource.ID)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &box, nil
+}
+
+type operationListOutput struct{ Body apiv1.List[apiv1.Operation] }
+
+func (s *server) listOperations(ctx context.Context, in *pageParams) (*operationListOutput, error) {
+	page, err := s.Control.ListOperations(ctx, in.request())
+	if err != nil {
+		return nil, s.refused(ctx, "list operations", err)
+	}
+	out := &operationListOutput{Body: apiv1.List[apiv1.Operation]{Items: []apiv1.Operation{}, NextCursor: page.NextCursor, Total: page.Total}}
+	for _, op := range page.Items {
+		made, err := s.madeBy(ctx, op)
+		if err != nil {
+			return nil, s.refused(ctx, "list operations", err)
+		}
+		out.Body.Items = append(out.Body.Items, s.operationWire(op, made))
+	}
+	return out, nil
+}

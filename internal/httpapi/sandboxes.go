@@ -1,0 +1,208 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+const (
+	tagSandboxes    = "Sandboxes"
+	resourceSandbox = "sandbox"
+	metadataPrefix  = "metadata."
+)
+
+func (s *server) addSandboxes() {
+	huma.Register(s.api, huma.Operation{
+		OperationID: "create-sandbox", Method: http.MethodPost, Path: "/v1/sandboxes", Tags: []string{tagSandboxes},
+		Summary: "Create a sandbox", DefaultStatus: http.StatusAccepted, Responses: lifecycleResponses(),
+		Description: "Answers 202 at once. With a wait it answers 200 when the sandbox is ready, the error when that failed, 202 when the wait ran out.",
+	}, s.createSandbox)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "list-sandboxes", Method: http.MethodGet, Path: "/v1/sandboxes", Tags: []string{tagSandboxes},
+		Summary: "List sandboxes", Responses: errorResponses(), Metadata: map[string]any{metaQueryPrefix: metadataPrefix},
+		Description: "Besides the parameters below, metadata.KEY=VALUE selects by a label. Deleted sandboxes are listed only when state names them.",
+	}, s.listSandboxes)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "get-sandbox", Method: http.MethodGet, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
+		Summary: "Get a sandbox", Responses: errorResponses(),
+	}, s.getSandbox)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "patch-sandbox", Method: http.MethodPatch, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
+		Summary: "Change a sandbox's name or metadata", Responses: errorResponses(),
+	}, s.patchSandbox)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "delete-sandbox", Method: http.MethodDelete, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
+		Summary: "Delete a sandbox", DefaultStatus: http.StatusAccepted, Responses: lifecycleResponses(),
+		Description: "Legal in every state. While it is being deleted the same operation is answered.",
+	}, s.deleteSandbox)
+}
+
+// sandboxPath names a sandbox in a path.
+type sandboxPath struct {
+	ID string `path:"id" maxLength:"64" doc:"Id or name of the sandbox"`
+}
+
+type sandboxOutput struct{ Body apiv1.Sandbox }
+
+type createSandboxInput struct {
+	waitParams
+	idempotencyParam
+	Body apiv1.CreateSandbox
+}
+
+func (s *server) createSandbox(ctx context.Context, in *createSandboxInput) (*lifecycleOutput, error) {
+	const scope = "POST /v1/sandboxes"
+	return s.lifecycle(ctx, scope, in.waitParams, func() (Accepted, error) {
+		spec, err := sandboxSpec(in.Body)
+		if err != nil {
+			return Accepted{}, err
+		}
+		call, err := in.call(ctx, scope, in.Body)
+		if err != nil {
+			return Accepted{}, err
+		}
+		return s.Control.CreateSandbox(ctx, call, spec)
+	})
+}
+
+type deleteSandboxInput struct {
+	sandboxPath
+	waitParams
+	idempotencyParam
+	IfBusy  string `query:"if_busy" enum:"fail" doc:"fail: answer sandbox_busy instead of queueing behind a transition"`
+	IfState string `query:"if_state" enum:"creating,running,failed,deleting" doc:"Do it only when the sandbox is in this state then"`
+}
+
+func (s *server) deleteSandbox(ctx context.Context, in *deleteSandboxInput) (*lifecycleOutput, error) {
+	scope := "DELETE /v1/sandboxes/" + in.ID
+	return s.lifecycle(ctx, scope, in.waitParams, func() (Accepted, error) {
+		ref, err := sandboxRef(in.ID)
+		if err != nil {
+			return Accepted{}, err
+		}
+		call, err := in.call(ctx, scope, nil)
+		if err != nil {
+			return Accepted{}, err
+		}
+		call.IfBusyFail = in.IfBusy == "fail"
+		call.IfState = sandbox.State(in.IfState)
+		return s.Control.DeleteSandbox(ctx, call, ref)
+	})
+}
+
+func (s *server) getSandbox(ctx context.Context, in *sandboxPath) (*sandboxOutput, error) {
+	ref, err := sandboxRef(in.ID)
+	if err != nil {
+		return nil, s.refused(ctx, "get sandbox", err)
+	}
+	b, err := s.Control.GetSandbox(ctx, ref)
+	if err != nil {
+		return nil, s.refused(ctx, "get sandbox", err)
+	}
+	return &sandboxOutput{Body: s.sandboxWire(b)}, nil
+}
+
+type patchSandboxInput struct {
+	sandboxPath
+	Body    apiv1.PatchSandbox
+	RawBody []byte
+}
+
+func (s *server) patchSandbox(ctx context.Context, in *patchSandboxInput) (*sandboxOutput, error) {
+	b, err := s.patch(ctx, in)
+	if err != nil {
+		return nil, s.refused(ctx, "patch sandbox", err)
+	}
+	return &sandboxOutput{Body: s.sandboxWire(b)}, nil
+}
+
+func (s *server) patch(ctx context.Context, in *patchSandboxInput) (sandbox.Sandbox, error) {
+	ref, err := sandboxRef(in.ID)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	// A pointer does not tell null from absent, the raw object does.
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(in.RawBody, &given); err != nil {
+		return sandbox.Sandbox{}, malformed(err.Error())
+	}
+	patch := SandboxPatch{Name: in.Body.Name}
+	if _, ok := given["name"]; ok && patch.Name == nil {
+		patch.Name = new(string)
+	}
+	if patch.Name != nil && *patch.Name != "" {
+		if _, err := sandbox.ParseName(*patch.Name); err != nil {
+			return sandbox.Sandbox{}, err
+		}
+	}
+	if _, ok := given["metadata"]; ok {
+		patch.Metadata = map[string]string{}
+		if in.Body.Metadata != nil && *in.Body.Metadata != nil {
+			patch.Metadata = *in.Body.Metadata
+		}
+	}
+	if wrong := checkMetadata(patch.Metadata); len(wrong) > 0 {
+		return sandbox.Sandbox{}, invalid(wrong...)
+	}
+	return s.Control.PatchSandbox(ctx, ref, patch)
+}
+
+type listSandboxesInput struct {
+	pageParams
+	State        string    `query:"state" doc:"One or more states, separated by commas" example:"running,failed"`
+	CreatedAfter time.Time `query:"created_after" doc:"Only those made after this time"`
+	Template     string    `query:"template" maxLength:"256" doc:"Only those made from this template: its reference or digest as the sandbox shows it"`
+	metadata     map[string]string
+}
+
+// Resolve collects metadata.KEY=VALUE, which huma cannot express.
+func (in *listSandboxesInput) Resolve(ctx huma.Context) []error {
+	u := ctx.URL()
+	for name, values := range u.Query() {
+		if key, ok := strings.CutPrefix(name, metadataPrefix); ok {
+			if in.metadata == nil {
+				in.metadata = map[string]string{}
+			}
+			in.metadata[key] = values[0]
+		}
+	}
+	return nil
+}
+
+type sandboxListOutput struct{ Body apiv1.List[apiv1.Sandbox] }
+
+func (s *server) listSandboxes(ctx context.Context, in *listSandboxesInput) (*sandboxListOutput, error) {
+	states, err := oneOf("state", in.State, sandbox.StateCreating, sandbox.StateRunning, sandbox.StateFailed, sandbox.StateDeleting, sandbox.StateDeleted)
+	if err != nil {
+		return nil, s.refused(ctx, "list sandboxes", err)
+	}
+	page, err := s.Control.ListSandboxes(ctx, SandboxFilter{PageRequest: in.request(), States: states,
+		CreatedAfter: in.CreatedAfter, Template: in.Template, Metadata: in.metadata})
+	if err != nil {
+		return nil, s.refused(ctx, "list sandboxes", err)
+	}
+	return &sandboxListOutput{Body: listWire(page, s.sandboxWire)}, nil
+}
+
+func listWire[From, To any](page Page[From], wire func(From) To) apiv1.List[To] {
+	out := apiv1.List[To]{Items: make([]To, 0, len(page.Items)), NextCursor: page.NextCursor, Total: page.Total}
+	for _, item := range page.Items {
+		out.Items = append(out.Items, wire(item))
+	}
+	return out
+}
+
+// isNotFound reports whether err says that the thing does not exist.
+func isNotFound(err error) bool {
+	e, ok := errors.AsType[*sandbox.Error](err)
+	return ok && e.Code == sandbox.CodeNotFound
+}
