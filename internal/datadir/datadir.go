@@ -35,6 +35,8 @@ type Installation struct {
 type Dir struct {
 	Path         string // absolute
 	Installation Installation
+	// RunRoot is the parent of RunDir; "" is /run/space. Tests have their own.
+	RunRoot string
 }
 
 // Open reads the installation at path. A directory that setup has not finished is a host_setup error.
@@ -98,7 +100,13 @@ func (d *Dir) PoolDir() string { return d.join("pool") }
 func (d *Dir) PoolImage() string { return d.join("pool.img") }
 
 // RunDir is where sockets are: on tmpfs, and short, since a socket path has at most 108 bytes.
-func (d *Dir) RunDir() string { return "/run/space/" + d.Installation.ID }
+func (d *Dir) RunDir() string {
+	root := d.RunRoot
+	if root == "" {
+		root = "/run/space"
+	}
+	return root + "/" + d.Installation.ID
+}
 
 // NodeSocket is where node serves control.
 func (d *Dir) NodeSocket() string { return d.RunDir() + "/node.sock" }

@@ -26,7 +26,12 @@ func Listen(path string, mode os.FileMode, gid int, allow ...uint32) (net.Listen
 	if err := restrict(path, mode, gid); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return &credListener{UnixListener: l, allow: append(slices.Clone(allow), 0)}, nil
+	return Restrict(l, allow...), nil
+}
+
+// Restrict makes l accept only peers of the given uids and root; others are dropped.
+func Restrict(l *net.UnixListener, allow ...uint32) net.Listener {
+	return &credListener{UnixListener: l, allow: append(slices.Clone(allow), 0)}
 }
 
 func restrict(path string, mode os.FileMode, gid int) error {

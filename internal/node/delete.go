@@ -1,0 +1,89 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/space-sandbox/space/internal/confine"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// remove deletes everything of a sandbox; see DeleteMachine in the protocol. It may be called again after an error.
+func (n *Node) remove(ctx context.Context, id sandbox.ID) error {
+	e, err := n.acquire(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer n.release(id, e)
+	if e.rec == nil {
+		return nil
+	}
+	return n.dismantle(ctx, e)
+}
+
+// dismantle removes all parts of e.rec, then the record: VMM, network, control group, files. A failing part does not
+// keep the others; the record stays until all are gone. The caller holds the entry.
+func (n *Node) dismantle(ctx context.Context, e *entry) error {
+	rec := e.rec
+	e.setAgent(nil)
+	rec.Phase = phaseDeleting
+	saveErr := n.records.save(rec) // on a full disk the removal goes on: it is what makes room
+	var errs []error
+	if e.machine != nil {
+		if err := e.machine.Kill(ctx); err != nil {
+			return fmt.Errorf("end the machine of %s: %w", rec.ID, errors.Join(err, saveErr))
+		}
+		errs = append(errs, e.machine.Close())
+		e.machine = nil
+	}
+	if e.box != nil {
+		errs = append(errs, e.box.Close())
+		e.box = nil
+	}
+	errs = append(errs, n.removeParts(ctx, rec.ID, rec.Driver))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove the machine of %s: %w", rec.ID, errors.Join(err, saveErr))
+	}
+	if err := n.records.remove(rec.ID); err != nil {
+		return err
+	}
+	n.uids.free(rec.UID)
+	e.rec = nil
+	n.hub.set(rec.ID, nil)
+	return nil
+}
+
+// removeCompute removes what only a running machine needs: network, control group and run directory. Driver "" means
+// whatever any of them may have made.
+func (n *Node) removeCompute(ctx context.Context, id sandbox.ID, driver string) error {
+	var errs []error
+	for _, b := range n.deps.Backends {
+		if driver == "" || b.Driver.Name() == driver {
+			errs = append(errs, b.Network.Delete(ctx, id))
+		}
+	}
+	if n.deps.Groups != nil {
+		errs = append(errs, removeGroup(ctx, n.deps.Groups, groupName(id)))
+	}
+	return errors.Join(append(errs, os.RemoveAll(n.deps.Dir.MachineRunDir(id)))...)
+}
+
+// removeGroup ends what is left in a control group and removes it; one that does not exist is fine.
+func removeGroup(ctx context.Context, groups *confine.Groups, name string) error {
+	g, err := groups.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return g.Remove(ctx)
+}
+
+// removeParts removes what carries the sandbox's id, whether or not it exists.
+func (n *Node) removeParts(ctx context.Context, id sandbox.ID, driver string) error {
+	return errors.Join(n.removeCompute(ctx, id, driver), n.deps.Pool.RemoveSandbox(id))
+}

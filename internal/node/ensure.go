@@ -1,0 +1,191 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/confine"
+	"github.com/space-sandbox/space/internal/guestnet"
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/sandboxnet"
+	"github.com/space-sandbox/space/internal/vmm"
+)
+
+// cleanupTimeout bounds the removal of a half-made machine, which goes on when the request that wanted it is gone.
+const cleanupTimeout = 60 * time.Second
+
+// Overheads of a machine's control group over what the guest is given.
+const (
+	memoryOverheadMiB = 768 // the VMM itself; with emulation mostly QEMU's cache of translated code
+	cpuOverhead       = 1   // the VMM's own threads beside the vCPUs
+	pidLimit          = 256 // QEMU's I/O pool alone may have 64 threads
+)
+
+// machineSpec is a checked request.
+type machineSpec struct {
+	id             sandbox.ID
+	generation     int64
+	templateDigest string
+	backend        Backend
+	vcpus          int
+	memoryMiB      int
+	diskMiB        int
+	agentToken     string
+}
+
+// stage is a timed part of Ensure.
+type stage struct {
+	name string
+	took time.Duration
+}
+
+// ensure makes the machine run; see EnsureMachine in the protocol.
+func (n *Node) ensure(ctx context.Context, spec machineSpec) (*nodev1.Machine, []stage, error) {
+	e, err := n.acquire(ctx, spec.id)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer n.release(spec.id, e)
+	if e.rec != nil {
+		if e.rec.Phase == phaseRunning && e.rec.Generation == spec.generation {
+			return toProto(e.rec), nil, nil
+		}
+		return nil, nil, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "node has another machine for this sandbox",
+			Cause:  fmt.Sprintf("generation %d is %s, generation %d was asked", e.rec.Generation, e.rec.Phase, spec.generation),
+			Remedy: "delete the sandbox"}
+	}
+	uid, err := n.uids.take()
+	if err != nil {
+		return nil, nil, err
+	}
+	rec := &record{ID: spec.id, Generation: spec.generation, Phase: phaseMaking, Driver: spec.backend.Driver.Name(), UID: uid,
+		VCPUs: spec.vcpus, MemoryMiB: spec.memoryMiB, DiskMiB: spec.diskMiB, TemplateDigest: spec.templateDigest,
+		BootID: n.deps.BootID, MadeAt: time.Now().UTC()}
+	stages, err := n.makeMachine(ctx, e, rec, spec)
+	if err != nil {
+		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+		defer cancel()
+		e.rec = rec
+		return nil, nil, errors.Join(err, n.dismantle(cctx, e))
+	}
+	return toProto(e.rec), stages, nil
+}
+
+// makeMachine makes all parts in order of their record. On error the caller dismantles.
+func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec machineSpec) ([]stage, error) {
+	if err := n.records.save(rec); err != nil {
+		return nil, err
+	}
+	parts, stages, err := n.makeParts(ctx, rec, spec)
+	if err != nil {
+		return nil, err
+	}
+	defer parts.close()
+	e.box = parts.box
+	start := time.Now()
+	m, err := spec.backend.Driver.Boot(ctx, parts.spec(rec, n.deps.Dir.MachineRunDir(rec.ID)))
+	if err != nil {
+		return nil, fmt.Errorf("boot: %w", err)
+	}
+	e.machine = m
+	stages = append(stages, stage{"boot", time.Since(start)})
+	start = time.Now()
+	state := m.State()
+	rec.Machine, rec.Phase, rec.Isolation = &state, phaseRunning, m.Isolation()
+	if err := n.records.save(rec); err != nil {
+		return nil, err
+	}
+	stages = append(stages, stage{"record", time.Since(start)})
+	e.rec = rec
+	n.watch(e, rec, m)
+	return stages, nil
+}
+
+// parts are the descriptors a machine boots from.
+type parts struct {
+	disk, ram, kernel, initrd, tap *os.File
+	args                           string
+	box                            sandboxnet.Box
+	group                          *confine.Group
+}
+
+func (p *parts) close() {
+	for _, f := range []*os.File{p.disk, p.ram, p.kernel, p.initrd, p.tap} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+func (p *parts) spec(rec *record, runDir string) vmm.Spec {
+	return vmm.Spec{ID: rec.ID, Generation: rec.Generation, VCPUs: rec.VCPUs, MemoryMiB: rec.MemoryMiB,
+		Kernel: p.kernel, Initrd: p.initrd, KernelArgs: p.args, RAM: p.ram, Disk: p.disk, Tap: p.tap,
+		GuestMAC: guestnet.GuestMAC, RunDir: runDir, UID: rec.UID, GID: rec.UID, Group: p.group}
+}
+
+// makeParts makes disk and network side by side, and the rest.
+func (n *Node) makeParts(ctx context.Context, rec *record, spec machineSpec) (*parts, []stage, error) {
+	p := &parts{}
+	var disk, network time.Duration
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		defer elapsed(&disk, time.Now())
+		p.disk, err = n.deps.Pool.CreateDisk(gctx, rec.ID, rec.TemplateDigest, rec.DiskMiB)
+		return err
+	})
+	g.Go(func() (err error) {
+		defer elapsed(&network, time.Now())
+		if p.box, err = spec.backend.Network.Create(gctx, rec.ID); err != nil {
+			return fmt.Errorf("network: %w", err)
+		}
+		return nil
+	})
+	err := g.Wait()
+	if err == nil {
+		err = n.makeRest(ctx, p, rec, spec)
+	}
+	if err != nil {
+		p.close()
+		if p.box != nil {
+			err = errors.Join(err, p.box.Close())
+		}
+		return nil, nil, err
+	}
+	return p, []stage{{"disk", disk}, {"network", network}}, nil
+}
+
+func (n *Node) makeRest(ctx context.Context, p *parts, rec *record, spec machineSpec) (err error) {
+	if err := os.MkdirAll(n.deps.Dir.MachineRunDir(rec.ID), 0o700); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	if n.deps.Groups != nil {
+		limits := confine.Limits{MemoryBytes: int64(rec.MemoryMiB+memoryOverheadMiB) << 20,
+			CPUQuota: float64(rec.VCPUs + cpuOverhead), PIDs: pidLimit}
+		if p.group, err = n.deps.Groups.Create(groupName(rec.ID), limits); err != nil {
+			return fmt.Errorf("control group: %w", err)
+		}
+	}
+	if spec.backend.Guest == nil {
+		return nil
+	}
+	if p.kernel, p.initrd, p.args, err = spec.backend.Guest.Open(rec.ID, spec.agentToken); err != nil {
+		return fmt.Errorf("guest assets: %w", err)
+	}
+	if p.ram, err = newRAM(rec.MemoryMiB); err != nil {
+		return err
+	}
+	if p.tap, err = p.box.Tap(ctx); err != nil {
+		return fmt.Errorf("tap: %w", err)
+	}
+	return nil
+}
+
+func groupName(id sandbox.ID) string { return "vm-" + string(id) }
+
+func elapsed(d *time.Duration, start time.Time) { *d = time.Since(start) }

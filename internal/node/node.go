@@ -1,0 +1,203 @@
+// Package node is the process that is root on one machine: it makes microVMs from templates, keeps them over its own
+// death, and removes them without a trace. It takes ids, digests and bounded numbers; it never opens a connection into
+// a guest and parses nothing that a guest or tenant wrote.
+//
+// Every machine has one record (a state file) that is written before the first of its parts is made and removed after
+// the last is gone. At start node reads the records: a machine that runs is adopted, one that was half made or half
+// deleted is cleaned up, and parts of this installation that no record names are reaped.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/space-sandbox/space/internal/confine"
+	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/pool"
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/sandboxnet"
+	"github.com/space-sandbox/space/internal/vmm"
+)
+
+// Backend is a driver with what its machines need around them.
+type Backend struct {
+	Driver  vmm.Driver
+	Network sandboxnet.Manager
+	// Guest gives kernel and initramfs; nil for the fake, which boots nothing.
+	Guest Guest
+}
+
+// Guest opens what a machine boots. The caller closes the files.
+type Guest interface {
+	Open(id sandbox.ID, agentToken string) (kernel, initrd *os.File, args string, err error)
+}
+
+// Deps is what a Node is made of.
+type Deps struct {
+	Dir      *datadir.Dir
+	Pool     *pool.Pool
+	Groups   *confine.Groups // nil: machines run without limits (tests with the fake)
+	Backends []Backend
+	// DefaultDriver is used when a request names none; it must be one of Backends.
+	DefaultDriver string
+	Probes        map[string]vmm.Probe // by driver name
+	Logger        *slog.Logger
+	BootID        string // of this host boot
+}
+
+// Node serves one machine. Safe for concurrent use.
+type Node struct {
+	deps     Deps
+	records  *recordStore
+	uids     *uidRange
+	hub      *hub
+	instance string
+
+	mu       sync.Mutex // guards machines
+	machines map[sandbox.ID]*entry
+
+	life   context.Context // ends with Close; watchers hang on it
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// New reads the records, adopts what runs and cleans up what does not. It returns when the truth is known.
+func New(ctx context.Context, deps Deps) (*Node, error) {
+	if _, ok := backend(deps.Backends, deps.DefaultDriver); !ok {
+		return nil, fmt.Errorf("default driver %q is not among the backends", deps.DefaultDriver)
+	}
+	records, err := openRecords(deps.Dir.MachinesDir())
+	if err != nil {
+		return nil, err
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	n := &Node{
+		deps: deps, records: records, hub: newHub(), instance: string(sandbox.NewID()),
+		uids:     newUIDRange(deps.Dir.Installation.UIDBase, deps.Dir.Installation.UIDCount),
+		machines: map[sandbox.ID]*entry{}, life: life, cancel: cancel,
+	}
+	if err := os.MkdirAll(n.deps.Dir.RunDir()+"/vm", 0o700); err != nil {
+		return nil, errors.Join(fmt.Errorf("run directory: %w", err), n.Close())
+	}
+	if err := n.recover(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// Close releases what this process holds of the machines; the machines go on.
+func (n *Node) Close() error {
+	n.cancel()
+	n.wg.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	for _, e := range n.machines {
+		if e.machine != nil {
+			errs = append(errs, e.machine.Close())
+		}
+		if e.box != nil {
+			errs = append(errs, e.box.Close())
+		}
+	}
+	return errors.Join(append(errs, n.records.close())...)
+}
+
+func backend(all []Backend, name string) (Backend, bool) {
+	i := slices.IndexFunc(all, func(b Backend) bool { return b.Driver.Name() == name })
+	if i < 0 {
+		return Backend{}, false
+	}
+	return all[i], true
+}
+
+// entry is what node knows of one sandbox. Its lock is held through a whole ensure or delete.
+type entry struct {
+	lock chan struct{} // of capacity 1: full while held
+	refs int           // holders and waiters; guarded by Node.mu
+
+	// Guarded by lock.
+	rec     *record // nil: nothing exists
+	machine vmm.Machine
+	box     sandboxnet.Box
+
+	// agent is how the gateway reaches the machine; guarded by mu, so that fd.sock never waits for an operation.
+	mu    sync.Mutex
+	agent sandboxnet.Box
+}
+
+func (e *entry) setAgent(b sandboxnet.Box) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.agent = b
+}
+
+// acquire returns the locked entry of id.
+func (n *Node) acquire(ctx context.Context, id sandbox.ID) (*entry, error) {
+	n.mu.Lock()
+	e := n.machines[id]
+	if e == nil {
+		e = &entry{lock: make(chan struct{}, 1)}
+		n.machines[id] = e
+	}
+	e.refs++
+	n.mu.Unlock()
+	select {
+	case e.lock <- struct{}{}:
+		return e, nil
+	case <-ctx.Done():
+		n.drop(id, e)
+		return nil, fmt.Errorf("wait for sandbox %s: %w", id, ctx.Err())
+	}
+}
+
+// release unlocks an acquired entry.
+func (n *Node) release(id sandbox.ID, e *entry) {
+	gone := e.rec == nil
+	<-e.lock
+	if gone {
+		n.drop(id, e)
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e.refs--
+}
+
+// drop forgets an entry that nobody holds or waits for and that stands for nothing.
+func (n *Node) drop(id sandbox.ID, e *entry) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e.refs--
+	if e.refs > 0 {
+		return
+	}
+	select {
+	case e.lock <- struct{}{}: // nobody holds it: rec may be read
+		if e.rec == nil {
+			delete(n.machines, id)
+		}
+		<-e.lock
+	default:
+	}
+}
+
+// AgentSocket makes a socket to the agent of a running machine, for fd.sock.
+func (n *Node) AgentSocket(ctx context.Context, id sandbox.ID) (sandboxnet.AgentSocket, error) {
+	n.mu.Lock()
+	e := n.machines[id]
+	n.mu.Unlock()
+	if e != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.agent != nil {
+			return e.agent.AgentSocket(ctx)
+		}
+	}
+	return sandboxnet.AgentSocket{}, &sandbox.Error{Code: sandbox.CodeNotFound, Message: "no such machine runs on this node", Cause: string(id)}
+}

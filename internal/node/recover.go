@@ -1,0 +1,242 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/vmm"
+)
+
+// recoveries is how many machines are adopted or cleaned up side by side at start.
+const recoveries = 8
+
+// recover makes memory agree with what exists: see the package comment.
+func (n *Node) recover(ctx context.Context) error {
+	all, err := n.records.load()
+	if err != nil {
+		return err
+	}
+	known := map[sandbox.ID]bool{}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(recoveries)
+	for _, rec := range all {
+		known[rec.ID] = true
+		n.uids.mark(rec.UID)
+		e, err := n.acquire(ctx, rec.ID)
+		if err != nil {
+			return err
+		}
+		e.rec = rec
+		g.Go(func() error {
+			defer n.release(rec.ID, e)
+			return n.recoverOne(gctx, e)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return n.reap(ctx, known)
+}
+
+// recoverOne brings one record to a definite state. The caller holds the entry.
+func (n *Node) recoverOne(ctx context.Context, e *entry) error {
+	rec := e.rec
+	log := n.deps.Logger.With("sandbox_id", rec.ID)
+	switch rec.Phase {
+	case phaseRunning:
+		return n.adopt(ctx, e)
+	case phaseExited:
+		n.hub.set(rec.ID, toProto(rec))
+		return nil
+	}
+	log.Info("cleaning up a machine that a crash left half done", "phase", rec.Phase)
+	n.takeOver(ctx, e)
+	if err := n.dismantle(ctx, e); err != nil {
+		log.Error("clean-up failed; it is tried again on delete", "error", err)
+		n.hub.set(rec.ID, toProto(rec))
+	}
+	return nil
+}
+
+// takeOver finds the process of a record that is to be removed, so that it is ended by its pidfd. One that was
+// started but not recorded yet is ended with its control group.
+func (n *Node) takeOver(ctx context.Context, e *entry) {
+	b, ok := backend(n.deps.Backends, e.rec.Driver)
+	if !ok || e.rec.Machine == nil {
+		return
+	}
+	if m, err := b.Driver.Adopt(ctx, *e.rec.Machine); err == nil {
+		e.machine = m
+	}
+}
+
+// adopt takes over a machine that an earlier node booted, or records how it ended.
+func (n *Node) adopt(ctx context.Context, e *entry) error {
+	rec := e.rec
+	log := n.deps.Logger.With("sandbox_id", rec.ID)
+	b, ok := backend(n.deps.Backends, rec.Driver)
+	if !ok {
+		return &sandbox.Error{Code: sandbox.CodeDriverUnavailable, Message: "a machine of this node needs a driver that is not enabled",
+			Cause: fmt.Sprintf("sandbox %s runs under %q", rec.ID, rec.Driver), Remedy: "start space up with that driver, or remove it with space down --all"}
+	}
+	if rec.BootID != n.deps.BootID {
+		log.Warn("machine did not survive the restart of the host")
+		return n.recordExit(ctx, e, vmm.Exit{Reason: sandbox.ReasonHostRestarted, Detail: "the host booted since this machine ran"})
+	}
+	if rec.Machine == nil {
+		return fmt.Errorf("record of %s is %s without a machine", rec.ID, rec.Phase)
+	}
+	m, err := b.Driver.Adopt(ctx, *rec.Machine)
+	if errors.Is(err, vmm.ErrGone) {
+		log.Warn("machine ended while node was away")
+		return n.recordExit(ctx, e, vmm.Exit{Reason: sandbox.ReasonVMMExit, Detail: "it ended while node was not running"})
+	}
+	if err != nil {
+		return fmt.Errorf("adopt %s: %w", rec.ID, err)
+	}
+	e.machine = m
+	if e.box, err = b.Network.Open(ctx, rec.ID); err != nil {
+		return fmt.Errorf("network of %s: %w", rec.ID, err)
+	}
+	log.Info("adopted a running machine", "pid", rec.Machine.Process.PID)
+	n.watch(e, rec, m)
+	return nil
+}
+
+// watch publishes a running machine and waits for its end.
+func (n *Node) watch(e *entry, rec *record, m vmm.Machine) {
+	e.setAgent(e.box)
+	n.hub.set(rec.ID, toProto(rec))
+	n.wg.Go(func() {
+		exit, err := m.Wait(n.life)
+		if err != nil {
+			return // node is closing
+		}
+		n.exited(e, rec, exit)
+	})
+}
+
+// exited records an unexpected end. A machine that a delete is ending, or has ended, is the delete's business.
+func (n *Node) exited(e *entry, rec *record, exit vmm.Exit) {
+	if held, err := n.acquire(n.life, rec.ID); err != nil {
+		return // node is closing
+	} else if held != e {
+		n.release(rec.ID, held)
+		return
+	}
+	defer n.release(rec.ID, e)
+	if e.rec != rec || rec.Phase != phaseRunning {
+		return
+	}
+	n.deps.Logger.Warn("machine ended by itself", "sandbox_id", rec.ID, "reason", exit.Reason, "detail", exit.Detail)
+	if err := n.recordExit(n.life, e, exit); err != nil {
+		n.deps.Logger.Error("cannot record the end of a machine", "sandbox_id", rec.ID, "error", err)
+	}
+}
+
+// recordExit gives back what a machine that is gone still holds, and keeps its disk and record. What cannot be given
+// back now is removed by delete. The caller holds the entry.
+func (n *Node) recordExit(ctx context.Context, e *entry, exit vmm.Exit) error {
+	rec := e.rec
+	e.setAgent(nil)
+	rec.Phase, rec.Reason, rec.Detail = phaseExited, exit.Reason, clip(exit.Detail)
+	err := n.records.save(rec)
+	n.hub.set(rec.ID, toProto(rec))
+	var errs []error
+	if e.machine != nil {
+		errs = append(errs, e.machine.Close())
+		e.machine = nil
+	}
+	if e.box != nil {
+		errs = append(errs, e.box.Close())
+		e.box = nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	errs = append(errs, n.removeCompute(ctx, rec.ID, rec.Driver))
+	if cerr := errors.Join(errs...); cerr != nil {
+		n.deps.Logger.Error("cannot give back all of an ended machine", "sandbox_id", rec.ID, "error", cerr)
+	}
+	return err
+}
+
+const maxDetailBytes = 4 << 10
+
+// clip keeps the end of s, where the newest console lines are.
+func clip(s string) string {
+	if len(s) > maxDetailBytes {
+		s = s[len(s)-maxDetailBytes:]
+	}
+	return strings.ToValidUTF8(s, "�")
+}
+
+// reap removes parts of this installation that no record names.
+func (n *Node) reap(ctx context.Context, known map[sandbox.ID]bool) error {
+	found, err := n.pieces(ctx)
+	if err != nil {
+		return err
+	}
+	for id := range found {
+		if known[id] {
+			continue
+		}
+		n.deps.Logger.Warn("removing parts that no record names", "sandbox_id", id)
+		if err := n.removeParts(ctx, id, ""); err != nil {
+			n.deps.Logger.Error("cannot remove them", "sandbox_id", id, "error", err)
+		}
+	}
+	return nil
+}
+
+// pieces lists the sandboxes of this installation that own a box, a control group or a disk.
+func (n *Node) pieces(ctx context.Context) (map[sandbox.ID]bool, error) {
+	found := map[sandbox.ID]bool{}
+	for _, b := range n.deps.Backends {
+		ids, err := b.Network.List(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("list networks: %w", err)
+		}
+		add(found, ids)
+	}
+	ids, err := n.deps.Pool.ListSandboxes()
+	if err != nil {
+		return nil, fmt.Errorf("list disks: %w", err)
+	}
+	add(found, ids)
+	if n.deps.Groups == nil {
+		return found, nil
+	}
+	names, err := n.deps.Groups.List()
+	if err != nil {
+		return nil, fmt.Errorf("list control groups: %w", err)
+	}
+	for _, name := range names {
+		if rest, ok := strings.CutPrefix(name, "vm-"); ok {
+			if id, err := sandbox.ParseID(rest); err == nil {
+				found[id] = true
+			}
+		}
+	}
+	return found, nil
+}
+
+func add(set map[sandbox.ID]bool, ids []sandbox.ID) {
+	for _, id := range ids {
+		set[id] = true
+	}
+}
+
+func toProto(r *record) *nodev1.Machine {
+	m := &nodev1.Machine{SandboxId: string(r.ID), Generation: r.Generation, Driver: r.Driver, Isolation: r.Isolation,
+		State: nodev1.MachineState_MACHINE_STATE_EXITED, Reason: r.Reason, Detail: r.Detail}
+	if r.Phase == phaseRunning {
+		m.State = nodev1.MachineState_MACHINE_STATE_RUNNING
+	}
+	return m
+}
