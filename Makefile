@@ -1,4 +1,59 @@
 # The two commands of the README are `make demo` and `make test`. Everything else is for people who build SPACE.
 SHELL := /bin/bash
 GO ?= go
-PROTOC_GEN_GO := v1.36.11
+GO_MIN := 1.26
+
+export CGO_ENABLED := 0
+LDFLAGS := -s -w
+AGENT := internal/guestos/agentbin/space-agent
+
+.PHONY: help demo test build check-go unit lint generate bench-boot clean
+
+help:
+	@echo "make demo    install what is missing, build, set up, and watch real work in a real microVM (root)"
+	@echo "make test    everything CI runs (root)"
+	@echo "make build   bin/space and bin/space-agent"
+	@echo "make unit    unit tests only; no microVM"
+	@echo "make lint    golangci-lint;  make generate: protocol code, OpenAPI, error table"
+	@echo "make bench-boot    create-to-ready against the bare VMM"
+
+demo: build
+	@examples/demo.sh
+
+test: check-go
+	@test/run.sh
+
+# A machine without Go, or with an old one, is told what to install before anything else happens.
+check-go:
+	@command -v $(GO) >/dev/null || { echo "make: Go is not installed — install Go $(GO_MIN) or newer from https://go.dev/dl/ and put its bin directory in PATH" >&2; exit 1; }
+	@v=$$($(GO) env GOVERSION | sed 's/^go//'); \
+	  [ "$$(printf '%s\n' "$(GO_MIN)" "$$v" | sort -V | head -n 1)" = "$(GO_MIN)" ] || \
+	  { echo "make: Go $$v is too old — install Go $(GO_MIN) or newer from https://go.dev/dl/" >&2; exit 1; }
+
+build: check-go
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/space-agent ./cmd/space-agent
+	@cmp -s bin/space-agent $(AGENT) || cp bin/space-agent $(AGENT)
+	$(GO) build -trimpath -tags embedagent -ldflags '$(LDFLAGS)' -o bin/space ./cmd/space
+
+unit: check-go
+	$(GO) test ./...
+
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+lint: check-go
+	$(GO) run $(GOLANGCI_LINT) run ./...
+
+PROTOC_GEN_GO := google.golang.org/protobuf/cmd/protoc-gen-go
+PROTOC_GEN_CONNECT := connectrpc.com/connect/cmd/protoc-gen-connect-go
+generate: check-go
+	@command -v protoc >/dev/null || { echo "make: protoc is missing — apt-get install protobuf-compiler libprotobuf-dev" >&2; exit 1; }
+	GOBIN=$(CURDIR)/bin $(GO) install $(PROTOC_GEN_GO) $(PROTOC_GEN_CONNECT)
+	PATH=$(CURDIR)/bin:$$PATH protoc --go_out=. --go_opt=module=github.com/space-sandbox/space \
+	  --connect-go_out=. --connect-go_opt=module=github.com/space-sandbox/space api/proto/*/v1/*.proto
+	$(GO) test ./internal/httpapi -run 'TestOpenAPIFile|TestErrorsDoc' -update
+
+bench-boot: build
+	@test/bench.sh boot
+
+clean:
+	rm -rf bin $(AGENT)
