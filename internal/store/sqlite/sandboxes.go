@@ -1,0 +1,112 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/store"
+)
+
+const sandboxColumns = `id, name, state, desired_state, reason, detail, template_ref, template_digest, driver, isolation,
+	vcpus, memory_mib, disk_mib, env, metadata, generation, agent_token, owner, created_at, ready_at, deleted_at,
+	operation_id, revision`
+
+func scanSandbox(row scanner) (s sandbox.Sandbox, err error) {
+	err = row.Scan(&s.ID, &s.Name, &s.State, &s.DesiredState, &s.Reason, &s.Detail, &s.Template.Ref, &s.Template.Digest,
+		&s.Driver, &s.Isolation, &s.VCPUs, &s.MemoryMiB, &s.DiskMiB, document{&s.Env}, document{&s.Metadata}, &s.Generation,
+		&s.AgentToken, &s.Owner, stamp{&s.CreatedAt}, stamp{&s.ReadyAt}, stamp{&s.DeletedAt}, &s.OperationID, &s.Revision)
+	return s, err
+}
+
+// sandboxValues are the columns but id and revision.
+func sandboxValues(s sandbox.Sandbox) ([]any, error) {
+	env, err := text(s.Env)
+	if err != nil {
+		return nil, err
+	}
+	metadata, err := text(s.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	return []any{s.Name, s.State, s.DesiredState, s.Reason, s.Detail, s.Template.Ref, s.Template.Digest, s.Driver,
+		s.Isolation, s.VCPUs, s.MemoryMiB, s.DiskMiB, env, metadata, s.Generation, s.AgentToken, s.Owner,
+		nanos(s.CreatedAt), nanos(s.ReadyAt), nanos(s.DeletedAt), s.OperationID}, nil
+}
+
+var sandboxList = list[sandbox.Sandbox]{table: "sandboxes", columns: sandboxColumns, scan: scanSandbox,
+	position: func(s sandbox.Sandbox) store.Position {
+		return store.Position{CreatedAt: s.CreatedAt, ID: string(s.ID)}
+	}}
+
+// Sandbox implements store.Reader.
+func (r reader) Sandbox(ctx context.Context, id sandbox.ID) (sandbox.Sandbox, error) {
+	return one(ctx, r.q, scanSandbox, "SELECT "+sandboxColumns+" FROM sandboxes WHERE id = ?", id)
+}
+
+// SandboxByName implements store.Reader.
+func (r reader) SandboxByName(ctx context.Context, name string) (sandbox.Sandbox, error) {
+	return one(ctx, r.q, scanSandbox, "SELECT "+sandboxColumns+
+		" FROM sandboxes WHERE name = ? AND name <> '' AND state <> 'deleted'", name)
+}
+
+// Sandboxes implements store.Reader.
+func (r reader) Sandboxes(ctx context.Context, f store.SandboxFilter) (store.Page[sandbox.Sandbox], error) {
+	var sel selection
+	if len(f.States) > 0 {
+		in(&sel, "state", f.States)
+	} else {
+		sel.where("state <> 'deleted'")
+	}
+	if !f.CreatedAfter.IsZero() {
+		sel.where("created_at > ?", nanos(f.CreatedAfter))
+	}
+	if f.Template != "" {
+		sel.where("(template_ref = ? OR template_digest = ?)", f.Template, f.Template)
+	}
+	for k, v := range f.Metadata {
+		sel.where("EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND m.value = ?)", k, v)
+	}
+	return sandboxList.page(ctx, r.q, sel, f.PageRequest)
+}
+
+// LiveSandboxes implements store.Reader.
+func (r reader) LiveSandboxes(ctx context.Context) ([]sandbox.Sandbox, error) {
+	return collect(ctx, r.q, scanSandbox, "SELECT "+sandboxColumns+
+		" FROM sandboxes WHERE state <> 'deleted' ORDER BY created_at, id")
+}
+
+// Usage implements store.Reader.
+func (r reader) Usage(ctx context.Context, exceptDriver string) (store.Usage, error) {
+	return one(ctx, r.q, func(row scanner) (u store.Usage, err error) {
+		return u, row.Scan(&u.Sandboxes, &u.MemoryMiB, &u.VCPUs)
+	}, `SELECT count(*), coalesce(sum(memory_mib), 0), coalesce(sum(vcpus), 0) FROM sandboxes
+		WHERE state <> 'deleted' AND state <> 'failed' AND driver <> ?`, exceptDriver)
+}
+
+// InsertSandbox implements store.Tx.
+func (t *tx) InsertSandbox(s sandbox.Sandbox) error {
+	values, err := sandboxValues(s)
+	if err != nil {
+		return err
+	}
+	return t.exec(nil, "INSERT INTO sandboxes ("+sandboxColumns+
+		") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,1)", append([]any{s.ID}, values...)...)
+}
+
+// UpdateSandbox implements store.Tx.
+func (t *tx) UpdateSandbox(s sandbox.Sandbox) (sandbox.Sandbox, error) {
+	values, err := sandboxValues(s)
+	if err != nil {
+		return s, err
+	}
+	err = t.exec(store.ErrConflict, `UPDATE sandboxes SET name=?, state=?, desired_state=?, reason=?, detail=?,
+		template_ref=?, template_digest=?, driver=?, isolation=?, vcpus=?, memory_mib=?, disk_mib=?, env=?, metadata=?,
+		generation=?, agent_token=?, owner=?, created_at=?, ready_at=?, deleted_at=?, operation_id=?, revision=revision+1
+		WHERE id=? AND revision=?`, append(values, s.ID, s.Revision)...)
+	if err != nil {
+		return s, err
+	}
+	s = s.Clone()
+	s.Revision++
+	return s, nil
+}
