@@ -1,0 +1,109 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	cgroupRoot = "/sys/fs/cgroup"
+	userGroup  = cgroupRoot + "/user"
+)
+
+// What is kept from user processes, so that the agent goes on when they take all they can get.
+const (
+	// reserveFloor is for the agent and the kernel, in bytes; spools may take up to 1/8 of the memory on top.
+	reserveFloor    = 24 << 20
+	reserveFraction = 8
+	maxReserve      = 256 << 20
+	// spareThreads is for the agent and the kernel.
+	spareThreads = 128
+	minThreads   = 128
+)
+
+// makeGroups makes the cgroup of user processes. The agent stays in the root group, next to the kernel's threads.
+func (b *booter) makeGroups(context.Context) error {
+	available, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	controllers := wantedControllers(string(available))
+	if err := os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte(controllers), 0o644); err != nil {
+		return fmt.Errorf("controllers %s: %w", controllers, err)
+	}
+	if err := os.Mkdir(userGroup, 0o755); err != nil {
+		return err
+	}
+	if err := limitUserGroup(); err != nil {
+		return err
+	}
+	b.group, err = os.Open(userGroup)
+	return err
+}
+
+// wantedControllers gives those of the kernel's controllers that are used, as subtree_control takes them.
+func wantedControllers(available string) string {
+	var on []string
+	for _, name := range []string{"cpu", "memory", "pids"} {
+		if slices.Contains(strings.Fields(available), name) {
+			on = append(on, "+"+name)
+		}
+	}
+	return strings.Join(on, " ")
+}
+
+func limitUserGroup() error {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return fmt.Errorf("sysinfo: %w", err)
+	}
+	threads, err := readNumber("/proc/sys/kernel/threads-max")
+	if err != nil {
+		return err
+	}
+	pids, err := readNumber("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return err
+	}
+	for file, value := range map[string]uint64{
+		"memory.max": userMemory(info.Totalram * uint64(info.Unit)),
+		"pids.max":   userThreads(min(threads, pids)),
+	} {
+		err := os.WriteFile(filepath.Join(userGroup, file), strconv.AppendUint(nil, value, 10), 0o644)
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without this controller
+			return err
+		}
+	}
+	return nil
+}
+
+// userMemory is how much of the machine's memory user processes may have together, in bytes.
+func userMemory(total uint64) uint64 {
+	reserve := reserveFloor + min(total/reserveFraction, maxReserve)
+	return max(total/2, total-min(total, reserve))
+}
+
+// userThreads is how many threads they may have together, of all that the kernel allows.
+func userThreads(limit uint64) uint64 {
+	return max(minThreads, limit-min(limit, spareThreads))
+}
+
+func readNumber(path string) (uint64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
+}
