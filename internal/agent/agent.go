@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -75,12 +76,17 @@ type Machine interface {
 
 // Server serves one machine. Safe for concurrent use.
 type Server struct {
-	cfg     Config
-	bootID  string
-	handler http.Handler
-	ctx     context.Context // ends with Close
-	stop    context.CancelFunc
-	once    sync.Once
+	cfg       Config
+	bootID    string
+	table     *table
+	streams   chan struct{} // a place for each Attach or Watch stream
+	transfers chan struct{} // a place for each file on its way
+	handler   http.Handler
+	ctx       context.Context // ends with Close
+	stop      context.CancelFunc
+
+	powerOff     atomic.Bool // Shutdown has been asked for
+	powerOffOnce sync.Once
 }
 
 const minTokenLength = 16
@@ -100,22 +106,36 @@ func New(cfg Config) (*Server, error) {
 		cfg.Etc = "/etc"
 	}
 	cfg.Limits = cfg.Limits.withDefaults(machineMemory())
-	s := &Server{cfg: cfg, bootID: newBootID()}
+	s := &Server{cfg: cfg, bootID: newBootID(), table: newTable(cfg),
+		streams: make(chan struct{}, cfg.Limits.Streams), transfers: make(chan struct{}, maxTransfers)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentServiceHandler(&service{server: s},
 		connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxRequestBytes)))
-	s.handler = requireToken(cfg.Token, mux)
+	mux.HandleFunc("GET /files", s.getFile)
+	mux.HandleFunc("PUT /files", s.putFile)
+	s.handler = requireToken(cfg.Token, s.thenPowerOff(mux))
 	return s, nil
 }
 
 // Handler serves the AgentService and /files, all of it behind the token. Serve it with rpc.Serve (HTTP/1.1 and h2c).
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Close kills the process groups of all running processes, ends all streams and waits until the server's goroutines
-// are gone. Idempotent.
+// thenPowerOff ends the machine after the answer to Shutdown: a request's context ends when its answer is out.
+func (s *Server) thenPowerOff(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r)
+		if s.powerOff.Load() {
+			s.powerOffOnce.Do(func() { context.AfterFunc(r.Context(), s.cfg.Machine.Shutdown) })
+		}
+	})
+}
+
+// Close kills the process groups of all running processes, ends all streams and returns when the processes are gone
+// and their output is spooled. Idempotent.
 func (s *Server) Close() {
-	s.once.Do(s.stop)
+	s.stop()
+	s.table.close()
 }
 
 func newBootID() string {

@@ -2,21 +2,30 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
-	"github.com/space-sandbox/space/api/proto/agent/v1/agentv1connect"
+	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 // maxRequestBytes bounds one message to the agent: a process specification with a full environment, or one write to
 // standard input.
 const maxRequestBytes = 4 << 20
 
+// maxAcks bounds one AckProcesses call.
+const maxAcks = 8192
+
 // service is the Connect side of a Server.
 type service struct {
-	agentv1connect.UnimplementedAgentServiceHandler
 	server *Server
+
+	initMu     sync.Mutex
+	generation int64 // of the last Init that succeeded
 }
 
 func (s *service) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
@@ -25,4 +34,132 @@ func (s *service) Hello(context.Context, *connect.Request[agentv1.HelloRequest])
 		res.Stages = append(res.Stages, &agentv1.Stage{Name: st.Name, Ms: float64(st.Took.Microseconds()) / 1000})
 	}
 	return connect.NewResponse(res), nil
+}
+
+func (s *service) Init(_ context.Context, req *connect.Request[agentv1.InitRequest]) (*connect.Response[agentv1.InitResponse], error) {
+	m := req.Msg
+	if err := checkInit(m); err != nil {
+		return nil, err
+	}
+	s.initMu.Lock()
+	defer s.initMu.Unlock()
+	switch {
+	case m.Generation == s.generation:
+		return connect.NewResponse(&agentv1.InitResponse{}), nil
+	case m.Generation < s.generation:
+		return nil, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "the machine has a later identity",
+			Cause: fmt.Sprintf("it is of generation %d, the call of %d", s.generation, m.Generation)}
+	}
+	machine := s.server.cfg.Machine
+	if err := machine.SetHostname(m.Hostname); err != nil {
+		return nil, fmt.Errorf("set the host name: %w", err)
+	}
+	if err := machine.SetClock(m.WallTime.AsTime()); err != nil {
+		return nil, fmt.Errorf("set the clock: %w", err)
+	}
+	if err := machine.AddEntropy(m.Entropy); err != nil {
+		return nil, fmt.Errorf("add entropy: %w", err)
+	}
+	s.generation = m.Generation
+	return connect.NewResponse(&agentv1.InitResponse{}), nil
+}
+
+var hostnamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func checkInit(m *agentv1.InitRequest) error {
+	if m.Generation < 1 {
+		return badField("generation", "must be at least 1")
+	}
+	if !hostnamePattern.MatchString(m.Hostname) {
+		return badField("hostname", "must be a label of at most 63 lower-case letters, digits and hyphens")
+	}
+	if m.WallTime.CheckValid() != nil || m.WallTime.AsTime().Before(time.Unix(0, 0)) {
+		return badField("wall_time", "must be a time after 1970")
+	}
+	if n := len(m.Entropy); n < 32 || n > 512 {
+		return badField("entropy", "must be 32 to 512 bytes")
+	}
+	return nil
+}
+
+func (s *service) CreateProcess(_ context.Context, req *connect.Request[agentv1.CreateProcessRequest]) (*connect.Response[agentv1.CreateProcessResponse], error) {
+	id, err := sandbox.ParseProcessID(req.Msg.ProcessId)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.server.table.create(id, req.Msg.Spec)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&agentv1.CreateProcessResponse{Process: p.snapshot()}), nil
+}
+
+func (s *service) StartProcess(_ context.Context, req *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error) {
+	p, err := s.server.table.get(req.Msg.ProcessId)
+	if err != nil {
+		return nil, err
+	}
+	s.server.table.start(p)
+	return connect.NewResponse(&agentv1.StartProcessResponse{Process: p.snapshot()}), nil
+}
+
+func (s *service) GetProcess(_ context.Context, req *connect.Request[agentv1.GetProcessRequest]) (*connect.Response[agentv1.GetProcessResponse], error) {
+	p, err := s.server.table.get(req.Msg.ProcessId)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&agentv1.GetProcessResponse{Process: p.snapshot()}), nil
+}
+
+func (s *service) WriteStdin(ctx context.Context, req *connect.Request[agentv1.WriteStdinRequest]) (*connect.Response[agentv1.WriteStdinResponse], error) {
+	p, err := s.server.table.get(req.Msg.ProcessId)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := s.server.bind(ctx)
+	defer cancel()
+	n, err := p.stdin.write(ctx, req.Msg.Data, req.Msg.Eof, req.Msg.Offset)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&agentv1.WriteStdinResponse{StdinBytes: n}), nil
+}
+
+func (s *service) SignalProcess(_ context.Context, req *connect.Request[agentv1.SignalProcessRequest]) (*connect.Response[agentv1.SignalProcessResponse], error) {
+	sig, err := parseSignal(req.Msg.Signal)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.server.table.get(req.Msg.ProcessId)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.signal(sig); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&agentv1.SignalProcessResponse{Process: p.snapshot()}), nil
+}
+
+// AckProcesses ignores ids that are unknown or forgotten already, and processes that have not ended.
+func (s *service) AckProcesses(_ context.Context, req *connect.Request[agentv1.AckProcessesRequest]) (*connect.Response[agentv1.AckProcessesResponse], error) {
+	if len(req.Msg.ProcessIds) > maxAcks {
+		return nil, badField("process_ids", fmt.Sprintf("has more than %d entries", maxAcks))
+	}
+	for _, id := range req.Msg.ProcessIds {
+		p, err := s.server.table.get(id)
+		switch sandbox.CodeOf(err) {
+		case "":
+			p.setAcked()
+		case sandbox.CodeNotFound:
+		default:
+			return nil, err
+		}
+	}
+	return connect.NewResponse(&agentv1.AckProcessesResponse{}), nil
+}
+
+// Shutdown only notes the wish: the handler acts on it once the answer is out.
+func (s *service) Shutdown(context.Context, *connect.Request[agentv1.ShutdownRequest]) (*connect.Response[agentv1.ShutdownResponse], error) {
+	s.server.powerOff.Store(true)
+	return connect.NewResponse(&agentv1.ShutdownResponse{}), nil
 }
