@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -86,4 +88,16 @@ func removeGroup(ctx context.Context, groups *confine.Groups, name string) error
 // removeParts removes what carries the sandbox's id, whether or not it exists.
 func (n *Node) removeParts(ctx context.Context, id sandbox.ID, driver string) error {
 	return errors.Join(n.removeCompute(ctx, id, driver), n.deps.Pool.RemoveSandbox(id))
+}
+
+// RemoveAll deletes every machine of the installation, and what no record names. It goes on after a failure.
+func (n *Node) RemoveAll(ctx context.Context) error {
+	n.mu.Lock()
+	ids := slices.Collect(maps.Keys(n.machines))
+	n.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, n.remove(ctx, id))
+	}
+	return errors.Join(errs...)
 }

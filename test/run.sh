@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Everything CI runs, in stages whose seconds are printed: packages, build, checks, unit tests, race tests, assets,
+# tests on real microVMs. Needs root and the package registries. Never skips: a stage that cannot run fails.
+#
+# SPACE_CACHE (default ~/.cache/space) keeps what is expensive to make, keyed by a hash of what it is made from.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=${SPACE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/space}
+summary=()
+current=
+begun=0
+
+stage() {
+  local now
+  now=$(date +%s)
+  if [ -n "$current" ]; then
+    summary+=("$(printf '%4d s  %s' "$((now - begun))" "$current")")
+  fi
+  current=${1:-}
+  begun=$now
+  if [ -n "$current" ]; then printf '\n== %s\n' "$current"; fi
+}
+trap 'code=$?; if [ "$code" != 0 ]; then echo "test: stage \"$current\" failed" >&2; fi' EXIT
+
+if [ "$(id -u)" != 0 ]; then
+  echo "test: needs root: the tests make namespaces, mounts, control groups and microVMs — run: sudo make test" >&2
+  exit 1
+fi
+
+stage packages
+packages=(qemu-system-x86 xfsprogs e2fsprogs mmdebstrap procps gcc libc6-dev)
+missing=()
+for p in "${packages[@]}"; do
+  dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
+done
+if [ "${#missing[@]}" != 0 ]; then
+  apt-get update -q
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
+fi
+
+stage build
+make -s build
+
+stage checks
+unformatted=$(gofmt -l $(git ls-files '*.go' ':!*.pb.go' ':!*.connect.go'))
+if [ -n "$unformatted" ]; then
+  printf 'not formatted by gofmt:\n%s\n' "$unformatted" >&2
+  exit 1
+fi
+go vet ./...
+go vet -tags realvm ./...
+
+stage "unit tests"
+go test ./...
+
+stage "race tests"
+CGO_ENABLED=1 go test -race ./internal/agent/ ./internal/control/ ./internal/gateway/ ./internal/ingress/ ./internal/node/ ./internal/operation/
+
+stage assets
+# The guest's files change with the agent and its builder, the template with its recipe and the day's packages.
+key=$({ cat bin/space-agent; cat internal/guestos/*.go internal/template/*.go; } | sha256sum | cut -c1-16)
+assets=$cache/assets-$key
+if [ ! -e "$assets/complete" ]; then
+  rm -rf "$assets"
+  mkdir -p "$cache"
+  bin/space assets build "$assets" --templates mini
+  touch "$assets/complete"
+fi
+du -sh "$assets"
+
+stage "tests on real microVMs"
+export SPACE_TEST_BIN=$PWD/bin SPACE_TEST_ASSETS=$assets SPACE_TEST_GUEST=$assets/guest
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+go test -tags realvm -count=1 -timeout 20m -p 1 -v ./internal/vmm/... ./internal/guestos/... ./test/... 2>&1 | tee "$log" | grep -Ev '^(=== |    --- PASS|\?)' || true
+grep -q '^FAIL\|^--- FAIL\|^panic:' "$log" && exit 1
+# A test that did not run has not passed: the real-VM tests must be among those that did.
+for name in TestMain TestFirstSandbox TestNothingLeaves TestKillParts TestCreateDeleteLeavesNothing; do
+  [ "$name" = TestMain ] || grep -q "^--- PASS: $name" "$log" || { echo "test: $name did not run" >&2; exit 1; }
+done
+if grep -q '^--- SKIP' "$log"; then
+  echo "test: a test skipped itself" >&2
+  exit 1
+fi
+
+stage
+printf '\n== seconds per stage\n'
+printf '%s\n' "${summary[@]}"
+printf '\n== closing lines of go test\n'
+grep -E '^(ok|PASS|FAIL)' "$log"
