@@ -50,6 +50,6 @@ type Control struct {
 	// Of exit.
 	State    string        `json:"state,omitempty"`
 	ExitCode *int          `json:"exit_code,omitempty"`
-	ExitedBy string        `json:"signal,omitempty"`
+	Signal   string        `json:"signal,omitempty"`
 	Error    *CommandError `json:"error,omitempty"`
 }

@@ -47,13 +47,13 @@ func (s *server) addCommands() {
 }
 
 type createCommandInput struct {
-	sandboxPath
-	idempotencyParam
+	SandboxPath
+	IdempotencyParam
 	Body apiv1.CreateCommand
 }
 
 type createCommandOutput struct {
-	replayHeader
+	ReplayHeader
 	Body apiv1.CreatedCommand
 }
 
@@ -64,7 +64,7 @@ func (s *server) createCommand(ctx context.Context, in *createCommandInput) (*cr
 	if err != nil {
 		return nil, s.refused(ctx, "create command", err)
 	}
-	return &createCommandOutput{replayHeader: replayed(made.Replayed),
+	return &createCommandOutput{ReplayHeader: replayed(made.Replayed),
 		Body: apiv1.CreatedCommand{Command: commandWire(made.Command), Attach: attachWire(made.Attach)}}, nil
 }
 
@@ -84,8 +84,8 @@ func (s *server) newCommand(ctx context.Context, in *createCommandInput, spec sa
 }
 
 type listCommandsInput struct {
-	sandboxPath
-	pageParams
+	SandboxPath
+	PageParams
 	Tag   string `query:"tag" maxLength:"256" doc:"Only those with this tag"`
 	PID   int    `query:"pid" minimum:"1" doc:"Only the one whose process has this pid in the guest"`
 	State string `query:"state" doc:"One or more states, separated by commas" example:"created,running"`
@@ -110,15 +110,16 @@ func (s *server) listCommands(ctx context.Context, in *listCommandsInput) (*comm
 	return &commandListOutput{Body: listWire(page, commandWire)}, nil
 }
 
-type commandPath struct {
+// CommandPath names a command session in a path.
+type CommandPath struct {
 	ID string `path:"id" maxLength:"64" example:"cmd_k3v0q7c2m9x4b8n1z5w6"`
 }
 
 type commandOutput struct{ Body apiv1.Command }
 
 type getCommandInput struct {
-	commandPath
-	waitParams
+	CommandPath
+	WaitParams
 }
 
 func (s *server) getCommand(ctx context.Context, in *getCommandInput) (*commandOutput, error) {
@@ -132,7 +133,7 @@ func (s *server) getCommand(ctx context.Context, in *getCommandInput) (*commandO
 }
 
 type signalInput struct {
-	commandPath
+	CommandPath
 	Body apiv1.Signal
 }
 
@@ -146,7 +147,7 @@ func (s *server) signalCommand(ctx context.Context, in *signalInput) (*commandOu
 	})
 }
 
-func (s *server) killCommand(ctx context.Context, in *commandPath) (*commandOutput, error) {
+func (s *server) killCommand(ctx context.Context, in *CommandPath) (*commandOutput, error) {
 	return s.oneCommand(ctx, "kill command", in.ID, func(id sandbox.CommandID) (sandbox.Command, error) {
 		return s.Control.KillCommand(ctx, id)
 	})
@@ -166,7 +167,7 @@ func (s *server) oneCommand(ctx context.Context, what, id string, do func(sandbo
 
 type attachOutput struct{ Body apiv1.Attached }
 
-func (s *server) attachCommand(ctx context.Context, in *commandPath) (*attachOutput, error) {
+func (s *server) attachCommand(ctx context.Context, in *CommandPath) (*attachOutput, error) {
 	id, err := sandbox.ParseCommandID(in.ID)
 	if err != nil {
 		return nil, s.refused(ctx, "attach command", err)

@@ -10,13 +10,13 @@ import (
 )
 
 type execInput struct {
-	sandboxPath
-	idempotencyParam
+	SandboxPath
+	IdempotencyParam
 	Body apiv1.Exec
 }
 
 type execOutput struct {
-	replayHeader
+	ReplayHeader
 	Body apiv1.ExecResult
 }
 
@@ -25,7 +25,7 @@ func (s *server) exec(ctx context.Context, in *execInput) (*execOutput, error) {
 	if err != nil {
 		return nil, s.refused(ctx, "exec", err)
 	}
-	return &execOutput{replayHeader: replayed(result.Replayed), Body: execWire(result)}, nil
+	return &execOutput{ReplayHeader: replayed(result.Replayed), Body: execWire(result)}, nil
 }
 
 func (s *server) runExec(ctx context.Context, in *execInput) (ExecResult, error) {

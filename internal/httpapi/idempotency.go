@@ -12,26 +12,26 @@ import (
 // maxIdempotencyKey is the longest Idempotency-Key.
 const maxIdempotencyKey = 128
 
-// idempotencyParam is the header by which a client names a request, so that sending it twice runs it once.
-type idempotencyParam struct {
+// IdempotencyParam is the header by which a client names a request, so that sending it twice runs it once.
+type IdempotencyParam struct {
 	Key string `header:"Idempotency-Key" doc:"Names this request for 24 hours: sent again with the same body it answers the same operation or session, with another one it is a conflict"`
 }
 
-// replayHeader tells that an answer comes from an Idempotency-Key.
-type replayHeader struct {
+// ReplayHeader tells that an answer comes from an Idempotency-Key.
+type ReplayHeader struct {
 	Replayed string `header:"Idempotency-Replayed" doc:"true when nothing was run because the Idempotency-Key was seen before"`
 }
 
-func replayed(yes bool) replayHeader {
+func replayed(yes bool) ReplayHeader {
 	if yes {
-		return replayHeader{Replayed: "true"}
+		return ReplayHeader{Replayed: "true"}
 	}
-	return replayHeader{}
+	return ReplayHeader{}
 }
 
 // call makes the Call for a request. scope is its method and route with the resource filled in; body is what the
 // request was read into, so that spelling (order of keys, white space) makes no difference.
-func (p idempotencyParam) call(ctx context.Context, scope string, body any) (Call, error) {
+func (p IdempotencyParam) call(ctx context.Context, scope string, body any) (Call, error) {
 	call := Call{Principal: principalOf(ctx)}
 	if p.Key == "" {
 		return call, nil

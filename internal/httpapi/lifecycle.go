@@ -18,14 +18,14 @@ const kindDelete = "delete"
 
 type lifecycleOutput struct {
 	Status int
-	replayHeader
+	ReplayHeader
 	Location string `header:"Location" doc:"Where the operation is"`
 	Body     apiv1.Lifecycle
 }
 
 // lifecycle makes a lifecycle call and answers it by the contract: 202 at once; when a wait was asked for, 200 when
 // the operation succeeded, its error when it failed, 202 when the wait ran out.
-func (s *server) lifecycle(ctx context.Context, what string, wait waitParams, accept func() (Accepted, error)) (*lifecycleOutput, error) {
+func (s *server) lifecycle(ctx context.Context, what string, wait WaitParams, accept func() (Accepted, error)) (*lifecycleOutput, error) {
 	timeout, asked, err := wait.duration()
 	if err != nil {
 		return nil, s.refused(ctx, what, err)
@@ -41,7 +41,7 @@ func (s *server) lifecycle(ctx context.Context, what string, wait waitParams, ac
 			return nil, s.refusal(ctx, what, err, problemOptions(acc.Operation))
 		}
 	}
-	out := &lifecycleOutput{Status: http.StatusAccepted, replayHeader: replayed(acc.Replayed),
+	out := &lifecycleOutput{Status: http.StatusAccepted, ReplayHeader: replayed(acc.Replayed),
 		Location: "/v1/operations/" + string(acc.Operation.ID),
 		Body:     apiv1.Lifecycle{Operation: s.operationWire(acc.Operation, &acc.Sandbox), Sandbox: s.sandboxWire(acc.Sandbox)}}
 	if acc.Operation.State == operation.Succeeded && (asked || acc.Operation.NoChange) {

@@ -30,15 +30,16 @@ func (s *server) addOperations() {
 	}, s.cancelOperation)
 }
 
-type operationPath struct {
+// OperationPath names an operation in a path. It is exported, like all that is embedded in inputs, for huma to see it.
+type OperationPath struct {
 	ID string `path:"id" maxLength:"64" example:"op_k3v0q7c2m9x4b8n1z5w6"`
 }
 
 type operationOutput struct{ Body apiv1.Operation }
 
 type getOperationInput struct {
-	operationPath
-	waitParams
+	OperationPath
+	WaitParams
 }
 
 func (s *server) getOperation(ctx context.Context, in *getOperationInput) (*operationOutput, error) {
@@ -51,7 +52,7 @@ func (s *server) getOperation(ctx context.Context, in *getOperationInput) (*oper
 	})
 }
 
-func (s *server) cancelOperation(ctx context.Context, in *operationPath) (*operationOutput, error) {
+func (s *server) cancelOperation(ctx context.Context, in *OperationPath) (*operationOutput, error) {
 	return s.oneOperation(ctx, "cancel operation", in.ID, func(id sandbox.OperationID) (operation.Operation, error) {
 		return s.Control.CancelOperation(ctx, id)
 	})
@@ -90,7 +91,7 @@ func (s *server) madeBy(ctx context.Context, op operation.Operation) (*sandbox.S
 
 type operationListOutput struct{ Body apiv1.List[apiv1.Operation] }
 
-func (s *server) listOperations(ctx context.Context, in *pageParams) (*operationListOutput, error) {
+func (s *server) listOperations(ctx context.Context, in *PageParams) (*operationListOutput, error) {
 	page, err := s.Control.ListOperations(ctx, in.request())
 	if err != nil {
 		return nil, s.refused(ctx, "list operations", err)

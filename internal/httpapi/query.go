@@ -51,14 +51,14 @@ func checkQuery(op *huma.Operation, u *url.URL) error {
 	return nil
 }
 
-// waitParams are the two ways to ask a call to wait; the query wins.
-type waitParams struct {
+// WaitParams are the two ways to ask a call to wait; the query wins.
+type WaitParams struct {
 	Wait   string `query:"wait" doc:"Wait so long for the end: seconds (30, 2.5) or with a unit (30s); at most 300" example:"30s"`
 	Prefer string `header:"Prefer" doc:"wait=30 is another way to say ?wait=30" example:"wait=30"`
 }
 
 // duration returns how long to wait, and whether waiting was asked for at all.
-func (p waitParams) duration() (d time.Duration, asked bool, err error) {
+func (p WaitParams) duration() (d time.Duration, asked bool, err error) {
 	text, field := p.Wait, "wait"
 	if text == "" {
 		text, field = preferredWait(p.Prefer), "Prefer"
@@ -88,15 +88,15 @@ func preferredWait(header string) string {
 	return ""
 }
 
-// pageParams are the parameters of every list.
-type pageParams struct {
+// PageParams are the parameters of every list.
+type PageParams struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many items at most"`
 	Cursor string `query:"cursor" maxLength:"512" doc:"next_cursor of the page before"`
 	Order  string `query:"order" enum:"asc,desc" default:"desc" doc:"By time of creation"`
 	Count  bool   `query:"count" doc:"Tell how many there are in all"`
 }
 
-func (p pageParams) request() PageRequest {
+func (p PageParams) request() PageRequest {
 	return PageRequest{Limit: p.Limit, Cursor: p.Cursor, Ascending: p.Order == "asc", Count: p.Count}
 }
 

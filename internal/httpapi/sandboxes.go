@@ -46,22 +46,22 @@ func (s *server) addSandboxes() {
 	}, s.deleteSandbox)
 }
 
-// sandboxPath names a sandbox in a path.
-type sandboxPath struct {
+// SandboxPath names a sandbox in a path.
+type SandboxPath struct {
 	ID string `path:"id" maxLength:"64" doc:"Id or name of the sandbox"`
 }
 
 type sandboxOutput struct{ Body apiv1.Sandbox }
 
 type createSandboxInput struct {
-	waitParams
-	idempotencyParam
+	WaitParams
+	IdempotencyParam
 	Body apiv1.CreateSandbox
 }
 
 func (s *server) createSandbox(ctx context.Context, in *createSandboxInput) (*lifecycleOutput, error) {
 	const scope = "POST /v1/sandboxes"
-	return s.lifecycle(ctx, scope, in.waitParams, func() (Accepted, error) {
+	return s.lifecycle(ctx, scope, in.WaitParams, func() (Accepted, error) {
 		spec, err := sandboxSpec(in.Body)
 		if err != nil {
 			return Accepted{}, err
@@ -75,16 +75,16 @@ func (s *server) createSandbox(ctx context.Context, in *createSandboxInput) (*li
 }
 
 type deleteSandboxInput struct {
-	sandboxPath
-	waitParams
-	idempotencyParam
+	SandboxPath
+	WaitParams
+	IdempotencyParam
 	IfBusy  string `query:"if_busy" enum:"fail" doc:"fail: answer sandbox_busy instead of queueing behind a transition"`
 	IfState string `query:"if_state" enum:"creating,running,failed,deleting" doc:"Do it only when the sandbox is in this state then"`
 }
 
 func (s *server) deleteSandbox(ctx context.Context, in *deleteSandboxInput) (*lifecycleOutput, error) {
 	scope := "DELETE /v1/sandboxes/" + in.ID
-	return s.lifecycle(ctx, scope, in.waitParams, func() (Accepted, error) {
+	return s.lifecycle(ctx, scope, in.WaitParams, func() (Accepted, error) {
 		ref, err := sandboxRef(in.ID)
 		if err != nil {
 			return Accepted{}, err
@@ -99,7 +99,7 @@ func (s *server) deleteSandbox(ctx context.Context, in *deleteSandboxInput) (*li
 	})
 }
 
-func (s *server) getSandbox(ctx context.Context, in *sandboxPath) (*sandboxOutput, error) {
+func (s *server) getSandbox(ctx context.Context, in *SandboxPath) (*sandboxOutput, error) {
 	ref, err := sandboxRef(in.ID)
 	if err != nil {
 		return nil, s.refused(ctx, "get sandbox", err)
@@ -112,7 +112,7 @@ func (s *server) getSandbox(ctx context.Context, in *sandboxPath) (*sandboxOutpu
 }
 
 type patchSandboxInput struct {
-	sandboxPath
+	SandboxPath
 	Body    apiv1.PatchSandbox
 	RawBody []byte
 }
@@ -157,7 +157,7 @@ func (s *server) patch(ctx context.Context, in *patchSandboxInput) (sandbox.Sand
 }
 
 type listSandboxesInput struct {
-	pageParams
+	PageParams
 	State        string    `query:"state" doc:"One or more states, separated by commas" example:"running,failed"`
 	CreatedAfter time.Time `query:"created_after" doc:"Only those made after this time"`
 	Template     string    `query:"template" maxLength:"256" doc:"Only those made from this template: its reference or digest as the sandbox shows it"`

@@ -69,7 +69,7 @@ type templateListOutput struct {
 }
 
 // listTemplates shows each name of each content as one item.
-func (s *server) listTemplates(ctx context.Context, in *pageParams) (*templateListOutput, error) {
+func (s *server) listTemplates(ctx context.Context, in *PageParams) (*templateListOutput, error) {
 	all, err := s.Control.ListTemplates(ctx)
 	if err != nil {
 		return nil, s.refused(ctx, "list templates", err)
@@ -94,7 +94,7 @@ func (s *server) listTemplates(ctx context.Context, in *pageParams) (*templateLi
 }
 
 // templatePage cuts one page out of the whole sorted list, which is short. The cursor names the last item before it.
-func templatePage(items []apiv1.Template, in *pageParams) (apiv1.List[apiv1.Template], error) {
+func templatePage(items []apiv1.Template, in *PageParams) (apiv1.List[apiv1.Template], error) {
 	out := apiv1.List[apiv1.Template]{Items: items}
 	if in.Count {
 		total := len(items)
