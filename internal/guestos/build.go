@@ -3,6 +3,8 @@ package guestos
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -41,7 +43,8 @@ func Build(ctx context.Context, c BuildConfig) (m Manifest, err error) {
 	if err != nil {
 		return Manifest{}, fmt.Errorf("guest files: %w", err)
 	}
-	m = Manifest{KernelVersion: version, AgentVersion: c.AgentVersion}
+	agent := sha256.Sum256(c.Agent)
+	m = Manifest{KernelVersion: version, AgentVersion: c.AgentVersion, AgentSHA256: hex.EncodeToString(agent[:])}
 	for _, module := range modules {
 		m.Modules = append(m.Modules, module.Name)
 	}

@@ -19,7 +19,8 @@ const maxManifest = 64 << 10
 type Manifest struct {
 	KernelVersion string   `json:"kernel_version"`
 	AgentVersion  string   `json:"agent_version"`
-	Modules       []string `json:"modules"` // in the order of loading
+	AgentSHA256   string   `json:"agent_sha256"` // of the agent's binary: setup renews the files when it changes
+	Modules       []string `json:"modules"`      // in the order of loading
 	Kernel        File     `json:"kernel"`
 	Initramfs     File     `json:"initramfs"`
 }

@@ -1,0 +1,161 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// Package is a package of the distribution and a file or program that shows it is there.
+type Package struct {
+	Name string
+	// Program is looked for in PATH and in the directories of the system; File is an absolute path.
+	Program, File string
+}
+
+// RuntimePackages are needed to run sandboxes.
+func RuntimePackages() []Package {
+	return []Package{{Name: "qemu-system-x86", Program: "qemu-system-x86_64"}, {Name: "xfsprogs", Program: "mkfs.xfs"}}
+}
+
+// BuildPackages are needed to build templates on this host; not with a bundle of assets.
+func BuildPackages() []Package {
+	return []Package{{Name: "mmdebstrap", Program: "mmdebstrap"}, {Name: "e2fsprogs", Program: "mke2fs"},
+		{Name: "debian-archive-keyring", File: "/usr/share/keyrings/debian-archive-keyring.gpg"}}
+}
+
+// packages makes sure that the programs are there.
+func (r *run) packages(ctx context.Context) (string, error) {
+	want := RuntimePackages()
+	if r.opts.AssetsDir == "" {
+		want = append(want, BuildPackages()...)
+	}
+	missing := r.host.MissingPackages(want)
+	if len(missing) == 0 {
+		return "all there", nil
+	}
+	list := strings.Join(missing, " ")
+	if !r.opts.Install {
+		return "", &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "packages are missing", Cause: list,
+			Remedy: "run: apt-get install " + list + "   (or run setup without --no-install)"}
+	}
+	if err := r.host.InstallPackages(ctx, missing, r.progress); err != nil {
+		return "", &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "packages could not be installed", Cause: err.Error(),
+			Remedy: "install them by hand: apt-get install " + list, Err: err}
+	}
+	if still := r.host.MissingPackages(want); len(still) > 0 {
+		return "", &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "packages are installed, but their programs are not found",
+			Cause: strings.Join(still, " "), Remedy: "check PATH"}
+	}
+	return "installed " + list, nil
+}
+
+// MissingPackages returns the names of those packages whose programs are not on this host.
+func MissingPackages(want []Package) []string { return missingPackages(want) }
+
+func missingPackages(want []Package) []string {
+	var missing []string
+	for _, p := range want {
+		if !present(p) {
+			missing = append(missing, p.Name)
+		}
+	}
+	return missing
+}
+
+func present(p Package) bool {
+	if p.File != "" {
+		_, err := os.Stat(p.File)
+		return err == nil
+	}
+	if _, err := exec.LookPath(p.Program); err == nil {
+		return true
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		if _, err := exec.LookPath(filepath.Join(dir, p.Program)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// installPackages uses apt-get, with new package lists when the first attempt does not find everything.
+func installPackages(ctx context.Context, names []string, note func(string)) error {
+	install := append([]string{"install", "-y", "--no-install-recommends"}, names...)
+	if haveLists() {
+		if err := aptGet(ctx, note, install...); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	if err := aptGet(ctx, note, "update"); err != nil {
+		return err
+	}
+	err := aptGet(ctx, note, install...)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	// A dpkg that was cut off, ours or another, has to be finished first.
+	if fixErr := systemCommand(ctx, note, "", "dpkg", "--configure", "-a"); fixErr != nil {
+		return errors.Join(err, fixErr)
+	}
+	return aptGet(ctx, note, install...)
+}
+
+func haveLists() bool {
+	for _, pattern := range []string{"/var/lib/apt/lists/*_Packages*"} {
+		if found, err := filepath.Glob(pattern); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func aptGet(ctx context.Context, note func(string), args ...string) error {
+	return systemCommand(ctx, note, "", "apt-get", append([]string{"-q", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
+}
+
+// systemCommand runs a program of the package manager. It is asked to end, not killed, when the context ends, and it may
+// outlive us: half an installation helps nobody.
+func systemCommand(ctx context.Context, note func(string), dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = time.Minute
+	out := &lastLines{note: note}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, args[len(args)-1], err, out.text())
+	}
+	return nil
+}
+
+// lastLines keeps the end of a program's output and shows its lines as progress.
+type lastLines struct {
+	note func(string)
+	tail string
+}
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	l.tail += string(p)
+	if i := strings.LastIndexByte(strings.TrimRight(l.tail, "\n"), '\n'); l.note != nil {
+		l.note(strings.TrimSpace(l.tail[i+1:]))
+	}
+	if len(l.tail) > 2000 {
+		l.tail = l.tail[len(l.tail)-2000:]
+	}
+	return len(p), nil
+}
+
+func (l *lastLines) text() string {
+	return strings.ReplaceAll(strings.ToValidUTF8(strings.TrimSpace(l.tail), "?"), "\n", "; ")
+}
