@@ -1,0 +1,181 @@
+// Package guest is the host-side client of the agent in a guest. The guest is hostile: everything it answers is
+// bounded in size and time, checked, and rebuilt from the fields that are known, so that nothing else of it gets
+// further into the house. A guest that answers nonsense is sandbox.CodeGuestFault, one that cannot be reached
+// sandbox.CodeUnavailable, one that is too slow sandbox.CodeGuestNotReady.
+package guest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/space-sandbox/space/api/proto/agent/v1/agentv1connect"
+)
+
+// Config is what a Client is made of.
+type Config struct {
+	// Dial makes a connection to the agent. Each attempt has a deadline of its own.
+	Dial func(ctx context.Context) (net.Conn, error)
+	// Token is the agent's.
+	Token string
+}
+
+// Bounds on what one guest can make us hold and wait for.
+const (
+	baseURL          = "http://agent" // never resolved
+	dialTimeout      = 10 * time.Second
+	callTimeout      = 30 * time.Second // of calls that the agent answers at once
+	maxHeaderBytes   = 16 << 10
+	maxMessageBytes  = 1 << 20 // of one answer
+	maxRequestBytes  = 4 << 20
+	callStreamBuffer = 128 << 10 // received and not yet read, per stream
+	fileStreamBuffer = 1 << 20
+	connectionBuffer = 32 << 20
+	maxReadFrame     = 64 << 10
+	pingAfter        = 15 * time.Second
+)
+
+// Client speaks with the agent of one machine. Safe for concurrent use. End it with Close.
+type Client struct {
+	cfg   Config
+	agent agentv1connect.AgentServiceClient
+	calls *http.Transport
+	files *http.Client
+	bulk  *http.Transport
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]struct{}
+	spare  net.Conn // connected already, for the next use
+}
+
+// ErrClosed is what dialing gives after Close.
+var ErrClosed = errors.New("the client of this guest is closed")
+
+// NewClient makes a Client; it connects when first used. Files have connections of their own, so that a large one
+// does not hold up the output of commands.
+func NewClient(cfg Config) *Client {
+	c := &Client{cfg: cfg, conns: map[net.Conn]struct{}{}}
+	c.calls = c.transport(callStreamBuffer)
+	c.bulk = c.transport(fileStreamBuffer)
+	c.files = httpClient(c.bulk)
+	c.agent = agentv1connect.NewAgentServiceClient(httpClient(c.calls), baseURL,
+		connect.WithInterceptors(bearer(cfg.Token)),
+		connect.WithReadMaxBytes(maxMessageBytes),
+		connect.WithSendMaxBytes(maxRequestBytes),
+		connect.WithAcceptCompression("gzip", nil, nil)) // none: output is not worth the time
+	return c
+}
+
+func httpClient(t *http.Transport) *http.Client {
+	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+}
+
+func (c *Client) transport(streamBuffer int) *http.Transport {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		Protocols:              p,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		HTTP2: &http.HTTP2Config{
+			MaxReceiveBufferPerStream:     streamBuffer,
+			MaxReceiveBufferPerConnection: connectionBuffer,
+			MaxReadFrameSize:              maxReadFrame,
+			SendPingTimeout:               pingAfter,
+			PingTimeout:                   pingAfter,
+		},
+	}
+}
+
+// dial gives the spare connection or makes one.
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	c.mu.Lock()
+	conn := c.spare
+	c.spare = nil
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	if conn != nil {
+		return conn, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return c.connect(ctx)
+}
+
+// connect makes a connection that Close ends.
+func (c *Client) connect(ctx context.Context) (net.Conn, error) {
+	conn, err := c.cfg.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, errors.Join(ErrClosed, conn.Close())
+	}
+	tracked := &trackedConn{Conn: conn, client: c}
+	c.conns[tracked] = struct{}{}
+	return tracked, nil
+}
+
+// trackedConn tells its client when it is closed.
+type trackedConn struct {
+	net.Conn
+	client *Client
+}
+
+func (t *trackedConn) Close() error {
+	t.client.mu.Lock()
+	delete(t.client.conns, t)
+	t.client.mu.Unlock()
+	return t.Conn.Close()
+}
+
+// Close ends all connections and with them all calls and streams. Idempotent.
+func (c *Client) Close() {
+	c.mu.Lock()
+	c.closed = true
+	conns := c.conns
+	c.conns = map[net.Conn]struct{}{}
+	c.spare = nil
+	c.mu.Unlock()
+	for conn := range conns {
+		_ = conn.Close() // what was on its way is lost, as is meant
+	}
+	c.calls.CloseIdleConnections()
+	c.bulk.CloseIdleConnections()
+}
+
+// bearer sends the token with every call.
+type bearer string
+
+func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		req.Header().Set("Authorization", "Bearer "+string(b))
+		return next(ctx, req)
+	}
+}
+
+func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		conn.RequestHeader().Set("Authorization", "Bearer "+string(b))
+		return conn
+	}
+}
+
+func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
