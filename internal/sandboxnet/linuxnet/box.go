@@ -18,7 +18,7 @@ type box struct {
 }
 
 // Tap opens the host's end of the guest's interface, with a vnet header of the default size and no offloads: the VMM
-// sets what it wants. It fails while another descriptor of it is open.
+// sets what it wants. It fails while another descriptor of it is open. When it returns, frames pass in both directions.
 func (b *box) Tap(ctx context.Context) (*os.File, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func (b *box) Tap(ctx context.Context) (*os.File, error) {
 	fd := -1
 	err := nsthread.In(b.ns, func() error {
 		var err error
-		fd, err = openTap()
+		fd, err = attachTap(ctx)
 		return err
 	})
 	if err != nil {

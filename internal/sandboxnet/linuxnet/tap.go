@@ -1,11 +1,13 @@
 package linuxnet
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/space-sandbox/space/internal/guestnet"
 	"github.com/vishvananda/netlink"
@@ -18,6 +20,10 @@ const (
 	tapFlags  = unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR
 	// tapQueue bounds what the kernel keeps for a guest that does not read, in packets.
 	tapQueue = 256
+	// attachLimit is how long the kernel may take to start sending through a tap (its own limit is a second), and
+	// attachPause the time between two looks.
+	attachLimit = 5 * time.Second
+	attachPause = time.Millisecond
 )
 
 // openTap attaches to the calling thread's tap0, or makes it. One descriptor at a time: the kernel refuses a second.
@@ -77,6 +83,34 @@ func makeTap(nl *netlink.Handle) (netlink.Link, error) {
 		return nil, fmt.Errorf("switch multicast off on %s: %w", tapName, err)
 	}
 	return link, nil
+}
+
+// attachTap opens the tap and waits until the kernel sends through it: a link that has just got its carrier drops what
+// is sent until a kernel thread has noticed. Usually that is before the first look.
+func attachTap(ctx context.Context) (int, error) {
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return -1, fmt.Errorf("route netlink: %w", err)
+	}
+	defer nl.Close()
+	fd, err := openTap()
+	if err != nil {
+		return -1, err
+	}
+	for deadline := time.Now().Add(attachLimit); ; {
+		link, err := nl.LinkByName(tapName)
+		if err == nil && link.Attrs().OperState == netlink.OperUp {
+			return fd, nil
+		}
+		if err == nil && time.Now().After(deadline) {
+			err = fmt.Errorf("%s is %s after %s", tapName, link.Attrs().OperState, attachLimit)
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			unix.Close(fd)
+			return -1, fmt.Errorf("wait for %s: %w", tapName, err)
+		}
+		time.Sleep(attachPause)
+	}
 }
 
 // raiseTap brings the link up and gives it its address, and with that the only route and the only neighbour.

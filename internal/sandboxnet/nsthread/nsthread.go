@@ -11,7 +11,8 @@ import (
 )
 
 // Run runs f on a thread of its own, which f may move into other namespaces. Processes that f starts inherit them;
-// goroutines do not. The main thread is never used: the runtime cannot end it, and /proc/self/ns of the whole process
+// goroutines do not. f must not be the process's first use of package net, which finds out once what the network can
+// do and would judge by that namespace. The main thread is never used: the runtime cannot end it, and /proc/self/ns of the whole process
 // is what the main thread is in.
 func Run(f func() error) error {
 	done := make(chan error, 1)
