@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/httpapi"
 	"github.com/space-sandbox/space/internal/httpapi/httpapitest"
 )
 
@@ -84,4 +85,9 @@ func problem(t *testing.T, a answer, status int, code string) apiv1.Problem {
 func create(t *testing.T, s *httpapitest.Server, body string) apiv1.Sandbox {
 	t.Helper()
 	return read[apiv1.Lifecycle](t, request(t, s, "POST", "/v1/sandboxes?wait=10", body), 200).Sandbox
+}
+
+// sandboxFilter selects everything that is live.
+func sandboxFilter() httpapi.SandboxFilter {
+	return httpapi.SandboxFilter{PageRequest: httpapi.PageRequest{Limit: 100}}
 }

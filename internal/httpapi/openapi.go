@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -44,11 +45,32 @@ func finishSpec(spec *huma.OpenAPI) {
 	schemas := registry.Map()
 	delete(schemas, "ErrorModel")
 	delete(schemas, "ErrorDetail")
+	openAnswers(spec)
 	// huma writes pointers to objects without omitempty as required and never null.
 	for _, at := range [][2]string{{"Operation", "result"}, {"Operation", "error"}, {"Command", "error"}, {"CreatedCommand", "error"}, {"ExecResult", "error"}} {
 		if s := schemas[at[0]]; s != nil {
 			p := s.Properties[at[1]]
 			s.Properties[at[1]] = &huma.Schema{Description: p.Description, OneOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
+		}
+	}
+}
+
+// openAnswers lets the objects of answers have more fields: later versions add some. What clients send stays closed.
+func openAnswers(spec *huma.OpenAPI) {
+	closed := map[string]bool{}
+	for _, item := range spec.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
+			if op == nil || op.RequestBody == nil {
+				continue
+			}
+			for _, media := range op.RequestBody.Content {
+				closed[strings.TrimPrefix(media.Schema.Ref, schemaPrefix)] = true
+			}
+		}
+	}
+	for name, schema := range spec.Components.Schemas.Map() {
+		if !closed[name] {
+			schema.AdditionalProperties = nil
 		}
 	}
 }
@@ -82,4 +104,9 @@ func (s *server) static(path, contentType string, body []byte) {
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 		_, _ = w.Write(body)
 	})
+}
+
+// OpenAPIYAML is the description of the API as api/openapi.yaml has it.
+func OpenAPIYAML() ([]byte, error) {
+	return newServer(Config{}).api.OpenAPI().YAML()
 }

@@ -16,10 +16,11 @@ type Program func(p *Proc) int
 // Programs returns the programs every Fake knows.
 func Programs() map[string]Program {
 	return map[string]Program{
-		"echo": func(p *Proc) int { p.Print(strings.Join(p.Args[1:], " ") + "\n"); return 0 },
-		"warn": func(p *Proc) int { p.Warn(strings.Join(p.Args[1:], " ") + "\n"); return 0 },
-		"cat":  func(p *Proc) int { p.Print(string(p.ReadAll())); return 0 },
-		"env":  func(p *Proc) int { p.Print(p.Env[p.Args[1]] + "\n"); return 0 },
+		"echo":  func(p *Proc) int { p.Print(strings.Join(p.Args[1:], " ") + "\n"); return 0 },
+		"warn":  func(p *Proc) int { p.Warn(strings.Join(p.Args[1:], " ") + "\n"); return 0 },
+		"cat":   func(p *Proc) int { p.Print(string(p.ReadAll())); return 0 },
+		"twice": func(p *Proc) int { all := string(p.ReadAll()); p.Print(all + all); return 0 },
+		"env":   func(p *Proc) int { p.Print(p.Env[p.Args[1]] + "\n"); return 0 },
 		"bytes": func(p *Proc) int {
 			n, _ := strconv.Atoi(p.Args[1])
 			p.Print(strings.Repeat("\xff", n))

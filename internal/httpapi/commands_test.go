@@ -1,0 +1,225 @@
+package httpapi_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/httpapi/httpapitest"
+)
+
+// box serves a Fake with one running sandbox called box.
+func box(t *testing.T) *httpapitest.Server {
+	t.Helper()
+	s := httpapitest.Serve(t)
+	create(t, s, `{"template":"mini","name":"box","env":{"FROM":"sandbox","BOTH":"sandbox"}}`)
+	return s
+}
+
+func TestCreateCommand(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	a := request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["echo","hi"],"env":{"A":"b"},"cwd":"/tmp","user":"root","timeout_seconds":1.5,"tag":"t"}`)
+	got := read[apiv1.CreatedCommand](t, a, 201)
+	if got.State != "created" || got.Attach.URL != "ws"+strings.TrimPrefix(s.DataURL, "http")+"/v1/attach/"+got.ID || got.Attach.Token == "" || got.Attach.ExpiresAt.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(a.body, &m); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"argv", "attach", "created_at", "cwd", "ended_at", "env", "epoch", "error", "exit_code", "id", "pid", "process_id", "reason", "sandbox_id",
+		"signal", "started_at", "state", "stderr_bytes", "stdin", "stdin_bytes", "stdout_bytes", "tag", "timeout_seconds", "truncated_bytes", "user"}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(m))); diff != "" {
+		t.Error(diff)
+	}
+	for _, null := range []string{"pid", "exit_code", "signal", "error", "started_at", "ended_at", "reason"} {
+		if m[null] != nil {
+			t.Errorf("%s is %v, want null", null, m[null])
+		}
+	}
+	fetched := read[apiv1.Command](t, request(t, s, "GET", "/v1/commands/"+got.ID, ""), 200)
+	if diff := cmp.Diff(got.Command, fetched); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestStartedCommandIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	made := read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["exit","3"],"start":true}`), 201)
+	got := read[apiv1.Command](t, request(t, s, "GET", "/v1/commands/"+made.ID+"?wait=10", ""), 200)
+	if got.State != "exited" || *got.ExitCode != 3 || *got.PID != 101 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestSignalAndKill(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	start := func(program string) string {
+		return read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["`+program+`"],"start":true}`), 201).ID
+	}
+	id := start("trap")
+	for _, bad := range []string{"TERM", "15", "SIGNOPE", "sigterm", ""} {
+		problem(t, request(t, s, "POST", "/v1/commands/"+id+"/signal", `{"signal":"`+bad+`"}`), 400, "invalid_argument")
+	}
+	read[apiv1.Command](t, request(t, s, "POST", "/v1/commands/"+id+"/signal", `{"signal":"SIGTERM"}`), 200)
+	if got := read[apiv1.Command](t, request(t, s, "GET", "/v1/commands/"+id+"?wait=10", ""), 200); *got.ExitCode != 7 {
+		t.Errorf("%+v", got)
+	}
+	problem(t, request(t, s, "POST", "/v1/commands/"+id+"/signal", `{"signal":"SIGTERM"}`), 409, "not_running")
+
+	id = start("die")
+	read[apiv1.Command](t, request(t, s, "DELETE", "/v1/commands/"+id, ""), 200)
+	got := read[apiv1.Command](t, request(t, s, "GET", "/v1/commands/"+id+"?wait=10", ""), 200)
+	if got.State != "exited" || *got.Signal != "SIGKILL" || *got.ExitCode != -1 {
+		t.Errorf("%+v", got)
+	}
+	if again := read[apiv1.Command](t, request(t, s, "DELETE", "/v1/commands/"+id, ""), 200); *again.Signal != "SIGKILL" {
+		t.Errorf("%+v", again)
+	}
+}
+
+func TestAttachToken(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	made := read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["echo"]}`), 201)
+	got := read[apiv1.Attached](t, request(t, s, "POST", "/v1/commands/"+made.ID+"/attach", ""), 201)
+	if diff := cmp.Diff(made.Attach, got.Attach); diff != "" {
+		t.Error(diff)
+	}
+	problem(t, request(t, s, "POST", "/v1/commands/"+made.ID+"/attach", `{"takeover":true}`), 400, "unknown_field")
+	problem(t, request(t, s, "POST", "/v1/commands/cmd_aaaaaaaaaaaaaaaaaaaa/attach", ""), 404, "not_found")
+	problem(t, request(t, s, "POST", "/v1/commands/nonsense/attach", ""), 404, "not_found")
+}
+
+func TestListCommands(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	for _, body := range []string{`{"argv":["echo"],"tag":"a"}`, `{"argv":["trap"],"tag":"b","start":true}`, `{"argv":["nope"],"start":true}`} {
+		read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", body), 201)
+	}
+	for query, want := range map[string][]string{
+		"": {"nope", "trap", "echo"}, "order=asc&limit=2": {"echo", "trap"}, "tag=b": {"trap"}, "pid=101": {"trap"},
+		"state=created,failed": {"nope", "echo"}, "tag=none": {},
+	} {
+		got := []string{}
+		for _, c := range read[apiv1.List[apiv1.Command]](t, request(t, s, "GET", "/v1/sandboxes/box/commands?"+query, ""), 200).Items {
+			got = append(got, c.Argv[0])
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", query, diff)
+		}
+	}
+}
+
+func TestExec(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	for name, row := range map[string]struct {
+		body string
+		want apiv1.ExecResult // only what is set is compared
+		code int
+	}{
+		"output":      {`{"argv":["echo","a","b c"]}`, apiv1.ExecResult{Stdout: "a b c\n", Encoding: "utf-8"}, 0},
+		"stderr":      {`{"argv":["warn","oops"],"start":true}`, apiv1.ExecResult{Stderr: "oops\n", Encoding: "utf-8"}, 0},
+		"stdin":       {`{"argv":["cat"],"stdin_b64":"aMOpCg=="}`, apiv1.ExecResult{Stdout: "hé\n", Encoding: "utf-8"}, 0},
+		"empty stdin": {`{"argv":["cat"],"stdin":true}`, apiv1.ExecResult{Encoding: "utf-8"}, 0},
+		"no stdin":    {`{"argv":["cat"]}`, apiv1.ExecResult{Encoding: "utf-8"}, 0},
+		"env":         {`{"argv":["env","BOTH"],"env":{"BOTH":"command"}}`, apiv1.ExecResult{Stdout: "command\n", Encoding: "utf-8"}, 0},
+		"exit code":   {`{"argv":["exit","7"]}`, apiv1.ExecResult{Encoding: "utf-8"}, 7},
+		"binary":      {`{"argv":["bytes","2"]}`, apiv1.ExecResult{Stdout: "//8=", Encoding: "base64"}, 0},
+	} {
+		got := read[apiv1.ExecResult](t, request(t, s, "POST", "/v1/sandboxes/box/exec", row.body), 200)
+		if got.Stdout != row.want.Stdout || got.Stderr != row.want.Stderr || got.Encoding != row.want.Encoding || got.State != "exited" || *got.ExitCode != row.code {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// An argv that does not exist is an answer, not an error: the session exists.
+func TestExecThatNeverStarted(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	got := read[apiv1.ExecResult](t, request(t, s, "POST", "/v1/sandboxes/box/exec", `{"argv":["nope"]}`), 200)
+	if got.State != "failed" || got.Error.Code != "command_not_found" || got.ExitCode != nil {
+		t.Errorf("%+v", got)
+	}
+	problem(t, request(t, s, "POST", "/v1/sandboxes/nobody/exec", `{"argv":["echo"]}`), 404, "not_found")
+	read[apiv1.Lifecycle](t, request(t, s, "POST", "/v1/sandboxes", `{"template":"slow","name":"early"}`), 202)
+	problem(t, request(t, s, "POST", "/v1/sandboxes/early/exec", `{"argv":["echo"]}`), 409, "invalid_state")
+}
+
+func TestExecCutsOutput(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	got := read[apiv1.ExecResult](t, request(t, s, "POST", "/v1/sandboxes/box/exec", `{"argv":["bytes","1500000"]}`), 200)
+	data, err := base64.StdEncoding.DecodeString(got.Stdout)
+	if err != nil || len(data) != 1<<20 || got.StdoutBytes != 1_500_000 {
+		t.Errorf("%d bytes of %d, %v", len(data), got.StdoutBytes, err)
+	}
+	// The cut goes through a character of two bytes: what is left is still text.
+	in := base64.StdEncoding.EncodeToString([]byte("x" + strings.Repeat("é", 1<<18) + "y"))
+	got = read[apiv1.ExecResult](t, request(t, s, "POST", "/v1/sandboxes/box/exec", `{"argv":["twice"],"stdin_b64":"`+in+`"}`), 200)
+	if got.Encoding != "utf-8" || len(got.Stdout) != 1<<20-1 {
+		t.Errorf("%s, %d bytes", got.Encoding, len(got.Stdout))
+	}
+}
+
+func TestCommandIdempotency(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	for _, path := range []string{"/v1/sandboxes/box/commands", "/v1/sandboxes/box/exec"} {
+		post := func(body string) answer { return request(t, s, "POST", path, body, "Idempotency-Key: k") }
+		first, again := post(`{"argv":["echo","1"]}`), post(`{"argv":["echo","1"]}`)
+		var a, b struct{ ID string }
+		if json.Unmarshal(first.body, &a) != nil || json.Unmarshal(again.body, &b) != nil || a.ID == "" || a.ID != b.ID {
+			t.Errorf("%s, then %s", first.body, again.body)
+		}
+		if first.Header.Get("Idempotency-Replayed") != "" || again.Header.Get("Idempotency-Replayed") != "true" {
+			t.Errorf("%s: %v, then %v", path, first.Header, again.Header)
+		}
+		problem(t, post(`{"argv":["echo","2"]}`), 409, "idempotency_conflict")
+	}
+}
+
+func TestStdin(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	made := read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["cat"],"stdin":true,"start":true}`), 201)
+	path := "/v1/commands/" + made.ID + "/stdin"
+	if got := read[apiv1.WrittenStdin](t, request(t, s, "POST", path, "\xff{raw"), 200); got.StdinBytes != 5 {
+		t.Errorf("%+v", got)
+	}
+	p := problem(t, request(t, s, "POST", path+"?offset=2", "x"), 409, "stdin_offset_mismatch")
+	if p.StdinBytes == nil || *p.StdinBytes != 5 {
+		t.Errorf("%+v", p)
+	}
+	read[apiv1.WrittenStdin](t, request(t, s, "POST", path+"?offset=5&eof=true", ""), 200)
+	if got := read[apiv1.Command](t, request(t, s, "GET", "/v1/commands/"+made.ID+"?wait=10", ""), 200); got.StdoutBytes != 5 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	content := strings.Repeat("\x00\xff", 1<<20) // more than a JSON body may have
+	put := read[apiv1.WrittenFile](t, request(t, s, "PUT", "/v1/sandboxes/box/files?path=/tmp/a%20b", content, "Content-Type: text/html"), 200)
+	if put.SizeBytes != 2<<20 || len(put.SHA256) != 64 {
+		t.Errorf("%+v", put)
+	}
+	if a := request(t, s, "GET", "/v1/sandboxes/box/files?path=/tmp/a%20b", ""); a.StatusCode != 200 || string(a.body) != content {
+		t.Errorf("%d, %d bytes", a.StatusCode, len(a.body))
+	}
+	problem(t, request(t, s, "GET", "/v1/sandboxes/box/files?path=none", ""), 404, "not_found")
+	problem(t, request(t, s, "GET", "/v1/sandboxes/box/files?path=/tmp/", ""), 409, "is_directory")
+	problem(t, request(t, s, "GET", "/v1/sandboxes/nobody/files?path=a", ""), 404, "not_found")
+}

@@ -1,0 +1,91 @@
+package httpapi_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/httpapi/httpapitest"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	list := read[apiv1.List[apiv1.Template]](t, request(t, s, "GET", "/v1/templates", ""), 200)
+	var got []string
+	for _, item := range list.Items {
+		got = append(got, item.Name+" "+strings.Join(item.Tags, ","))
+	}
+	if diff := cmp.Diff([]string{"ns/broken latest", "slow latest", "mini latest,v1"}, got); diff != "" {
+		t.Error(diff)
+	}
+	mini := list.Items[2]
+	for _, ref := range []string{"mini", "mini:latest", "mini:v1", "mini%3Av1", mini.Digest, strings.Replace(mini.Digest, ":", "%3A", 1)} {
+		one := read[apiv1.Template](t, request(t, s, "GET", "/v1/templates/"+ref, ""), 200)
+		if diff := cmp.Diff(mini, one); diff != "" {
+			t.Errorf("%s: %s", ref, diff)
+		}
+	}
+	for _, ref := range []string{"ns/broken", "ns%2Fbroken", "ns%2Fbroken%3Alatest", "ns/broken:latest"} {
+		if one := read[apiv1.Template](t, request(t, s, "GET", "/v1/templates/"+ref, ""), 200); one.Name != "ns/broken" || one.User != "root" {
+			t.Errorf("%s: %+v", ref, one)
+		}
+	}
+	for _, ref := range []string{"nope", "mini:v9", "a/b/c", "%2e%2e"} {
+		problem(t, request(t, s, "GET", "/v1/templates/"+ref, ""), 404, "template_not_found")
+	}
+}
+
+func TestTemplatePages(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	first := read[apiv1.List[apiv1.Template]](t, request(t, s, "GET", "/v1/templates?limit=2&order=asc&count=true", ""), 200)
+	if len(first.Items) != 2 || *first.Total != 3 || first.NextCursor == "" {
+		t.Fatalf("%+v", first)
+	}
+	second := read[apiv1.List[apiv1.Template]](t, request(t, s, "GET", "/v1/templates?limit=2&order=asc&cursor="+first.NextCursor, ""), 200)
+	if len(second.Items) != 1 || second.Items[0].Name != "ns/broken" || second.NextCursor != "" {
+		t.Errorf("%+v", second)
+	}
+	problem(t, request(t, s, "GET", "/v1/templates?cursor=nonsense", ""), 400, "invalid_argument")
+}
+
+func TestNode(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	n := read[apiv1.Node](t, request(t, s, "GET", "/v1/node", ""), 200)
+	if n.Version != "v0.0.1-test" || n.InstallationID != "abc123" || len(n.Drivers) != 2 || n.Pool.Kind != "copy" || n.Capacity.CPUs != 2 {
+		t.Errorf("%+v", n)
+	}
+	if !slices.Contains(n.Warnings, "development authentication: not for production") {
+		t.Errorf("warnings: %q", n.Warnings)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	if h := read[apiv1.Health](t, requestAs(t, s, "", "GET", "/readyz", ""), 200); h.Status != "ready" {
+		t.Errorf("%+v", h)
+	}
+	s.SetNotReady(&sandbox.Error{Code: sandbox.CodeUnavailable, Message: "the gateway does not answer"})
+	a := requestAs(t, s, "", "GET", "/readyz", "")
+	p := problem(t, a, 503, "unavailable")
+	if p.Cause != "the gateway does not answer" || a.Header.Get("Retry-After") == "" {
+		t.Errorf("%+v, Retry-After %q", p, a.Header.Get("Retry-After"))
+	}
+	read[apiv1.Health](t, requestAs(t, s, "", "GET", "/healthz", ""), 200)
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	a := request(t, s, "GET", "/metrics", "")
+	if a.StatusCode != 200 || !strings.HasPrefix(a.Header.Get("Content-Type"), "text/plain") || !strings.Contains(string(a.body), "space_sandboxes 0") {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+}
