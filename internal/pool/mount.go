@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -103,17 +104,32 @@ func UnmountImage(ctx context.Context, image, point string) error {
 		return err
 	}
 	defer f.Close()
-	for {
+	for attempt := 0; ; attempt++ {
 		mounted, err := mountedFrom(point, image)
 		if err != nil || !mounted {
 			return err
 		}
-		if err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW); err != nil {
+		err = unix.Unmount(point, unix.UMOUNT_NOFOLLOW)
+		if err == nil {
+			continue // there may be a second mount on top of the first
+		}
+		if !errors.Is(err, unix.EBUSY) || attempt >= busyAttempts {
 			err = fmt.Errorf("unmount %s: %w", point, err)
 			return hostError("the pool cannot be unmounted", err, "end what uses it: sandboxes, or a shell in that directory")
 		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(busyPause):
+		}
 	}
 }
+
+// A process that just ended, or one between fork and exec, holds files for a moment more; no event tells when it is over.
+const (
+	busyAttempts = 50
+	busyPause    = 20 * time.Millisecond
+)
 
 // lockImage opens the image under a lock that setup, up and down share while they look and then mount.
 func lockImage(ctx context.Context, image string) (*os.File, error) {

@@ -135,7 +135,7 @@ func (b bundle) buildGuest(ctx context.Context, host Host, note func(string)) (s
 	if m, ok := currentGuest(b.guestDir(), agent); ok {
 		return "kernel " + m.KernelVersion + " is there", nil
 	}
-	m, err := host.buildGuest(ctx, agent, b.guestDir(), filepath.Join(b.dir, "work"), note)
+	m, err := host.BuildGuest(ctx, agent, b.guestDir(), filepath.Join(b.dir, "work"), note)
 	return "kernel " + m.KernelVersion, err
 }
 

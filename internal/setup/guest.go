@@ -31,7 +31,7 @@ func (r *run) guest(ctx context.Context) (string, error) {
 		m, err := r.copyGuest(agent)
 		return "kernel " + m.KernelVersion + " from the bundle", err
 	}
-	m, err := r.host.buildGuest(ctx, agent, r.dir.GuestDir(), filepath.Join(r.dir.Path, "work"), r.progress)
+	m, err := r.host.BuildGuest(ctx, agent, r.dir.GuestDir(), filepath.Join(r.dir.Path, "work"), r.progress)
 	return "kernel " + m.KernelVersion, err
 }
 
@@ -47,15 +47,15 @@ func currentGuest(dir string, agent []byte) (guestos.Manifest, bool) {
 	return m, m.AgentSHA256 == hex.EncodeToString(sum[:])
 }
 
-func (h Host) buildGuest(ctx context.Context, agent []byte, dir, work string, note func(string)) (_ guestos.Manifest, err error) {
-	deb, err := h.KernelPackage(ctx, work, note)
+func (h Host) buildGuest(ctx context.Context, agent []byte, version, dir, work string, note func(string)) (_ guestos.Manifest, err error) {
+	deb, err := downloadKernel(ctx, work, note)
 	if err != nil {
 		return guestos.Manifest{}, err
 	}
 	defer func() { err = errors.Join(err, deb.Close()) }()
 	h.at("guest: package there")
 	note("unpacking the kernel")
-	return guestos.Build(ctx, guestos.BuildConfig{KernelDeb: deb, Agent: agent, AgentVersion: h.Version, Dir: dir})
+	return guestos.Build(ctx, guestos.BuildConfig{KernelDeb: deb, Agent: agent, AgentVersion: version, Dir: dir})
 }
 
 // copyGuest takes kernel and initramfs from a bundle. The manifest is replaced last.

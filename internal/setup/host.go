@@ -2,9 +2,9 @@ package setup
 
 import (
 	"context"
-	"io"
 	"log/slog"
 
+	"github.com/space-sandbox/space/internal/guestos"
 	"github.com/space-sandbox/space/internal/guestos/agentbin"
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/template"
@@ -18,8 +18,6 @@ type Host struct {
 	EtcDir string
 	// AptDir is /etc/apt.
 	AptDir string
-	// Version is what the agent of this build calls itself.
-	Version string
 
 	// MissingPackages returns those packages, of the wanted ones, whose programs are not there.
 	MissingPackages func(want []Package) []string
@@ -27,10 +25,10 @@ type Host struct {
 	InstallPackages func(ctx context.Context, names []string, note func(string)) error
 	// EnsureUser finds a system user or makes it.
 	EnsureUser func(ctx context.Context, name string) (Account, error)
-	// KernelPackage fetches the guest's kernel as a Debian package, with dir for temporary files.
-	KernelPackage func(ctx context.Context, dir string, note func(string)) (io.ReadCloser, error)
 	// Agent returns the binary for the guest.
 	Agent func() ([]byte, error)
+	// BuildGuest makes kernel, initramfs and manifest in dir; work is a private directory for temporary files.
+	BuildGuest func(ctx context.Context, agent []byte, dir, work string, note func(string)) (guestos.Manifest, error)
 	// BuildTemplate makes a template in a stage; work is a private directory for temporary files.
 	BuildTemplate func(ctx context.Context, r template.Recipe, work string, st *pool.Stage, note func(string)) (pool.Manifest, error)
 
@@ -38,12 +36,15 @@ type Host struct {
 	At func(point string)
 }
 
-// NewHost returns the machine as it is.
+// NewHost returns the machine as it is; version is what the agent of this build calls itself.
 func NewHost(version string, logger *slog.Logger) Host {
 	h := Host{
-		ConfigDir: "/etc/space", EtcDir: "/etc", AptDir: "/etc/apt", Version: version,
+		ConfigDir: "/etc/space", EtcDir: "/etc", AptDir: "/etc/apt",
 		MissingPackages: missingPackages, InstallPackages: installPackages, EnsureUser: ensureSystemUser,
-		KernelPackage: downloadKernel, Agent: agentbin.Open,
+		Agent: agentbin.Open,
+	}
+	h.BuildGuest = func(ctx context.Context, agent []byte, dir, work string, note func(string)) (guestos.Manifest, error) {
+		return h.buildGuest(ctx, agent, version, dir, work, note)
 	}
 	h.BuildTemplate = func(ctx context.Context, r template.Recipe, work string, st *pool.Stage, note func(string)) (pool.Manifest, error) {
 		b := template.Builder{WorkDir: work, AptDir: h.AptDir, Logger: logger}

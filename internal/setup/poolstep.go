@@ -143,7 +143,7 @@ func (r *run) loopPool(ctx context.Context) error {
 		return err
 	}
 	r.host.at("pool: mounted")
-	return nil
+	return ensureDir(r.root, "pool", 0o700, owner{}) // the root of the new file system
 }
 
 func poolFits(size int64, free uint64, sparse bool) error {

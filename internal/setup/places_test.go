@@ -1,0 +1,188 @@
+package setup
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+var fixedTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func TestBadDataDirs(t *testing.T) {
+	t.Parallel()
+	good, host := newHost(t)
+	top := filepath.Dir(good)
+	at := func(name string) string { return filepath.Join(top, name) }
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(at("file"), nil, 0o600))
+	for name, mode := range map[string]os.FileMode{"open": 0o777, "closed": 0o700, "foreign": 0o755, "full": 0o755} {
+		must(os.Mkdir(at(name), 0o755))
+		must(os.Chmod(at(name), mode))
+	}
+	must(os.Chown(at("foreign"), 1234, 1234))
+	must(os.WriteFile(at("full/somebody.txt"), nil, 0o600))
+	must(os.Symlink(at("foreign"), at("link")))
+	for path, cause := range map[string]string{
+		"relative/dir":               "not absolute",
+		"":                           "not absolute",
+		"/":                          "root directory",
+		at("x") + "/../y":            "shortest form",
+		at("line\nbreak"):            "not printable",
+		at(strings.Repeat("x", 300)): "longer than",
+		"/" + strings.Repeat("x/", maxPath) + "x": "at most",
+		at("file"):         "not a directory",
+		at("file/below"):   "not a directory",
+		at("open/data"):    "written by others",
+		at("open"):         "written by others",
+		at("closed/data"):  "cannot pass",
+		at("foreign/data"): "does not belong to root",
+		at("link/data"):    "does not belong to root",
+		at("full"):         "not of SPACE",
+	} {
+		_, err := runSetup(t, copyOptions(path), host)
+		se := sandbox.AsError(err)
+		if se.Code != sandbox.CodeHostSetup || !strings.Contains(se.Cause, cause) || se.Remedy == "" {
+			t.Errorf("%.60q: want a cause with %q, got %+v", path, cause, se)
+		}
+	}
+}
+
+func TestInstallationsHaveTheirOwnUIDs(t *testing.T) {
+	t.Parallel()
+	first, host := newHost(t)
+	top := filepath.Dir(first)
+	if err := os.WriteFile(filepath.Join(top, "etc/subuid"), []byte("someone:1879048192:65536\nbroken\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a := mustSetup(t, copyOptions(first), host).Dir.Installation
+	b := mustSetup(t, copyOptions(filepath.Join(top, "second")), host).Dir.Installation
+	if a.UIDBase < 1879048192+65536 || b.UIDBase != a.UIDBase+a.UIDCount || a.ID == b.ID {
+		t.Errorf("a %+v, b %+v", a, b)
+	}
+	// The first is given up: its range is free for a third, and the second keeps its own.
+	if err := os.RemoveAll(first); err != nil {
+		t.Fatal(err)
+	}
+	c := mustSetup(t, copyOptions(filepath.Join(top, "third")), host).Dir.Installation
+	if c.UIDBase != a.UIDBase {
+		t.Errorf("third has %d, the free range is %d", c.UIDBase, a.UIDBase)
+	}
+	again := mustSetup(t, copyOptions(filepath.Join(top, "second")), host).Dir.Installation
+	if again != b {
+		t.Errorf("second became %+v", again)
+	}
+}
+
+func TestACopiedDataDirIsRefused(t *testing.T) {
+	t.Parallel()
+	dir, host := newHost(t)
+	mustSetup(t, copyOptions(dir), host)
+	twin := dir + "-copy"
+	if err := os.CopyFS(twin, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := runSetup(t, copyOptions(twin), host)
+	if sandbox.CodeOf(err) != sandbox.CodeHostSetup || !strings.Contains(err.Error(), "same uids") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestBundle(t *testing.T) {
+	t.Parallel()
+	dir, host := newHost(t)
+	bundleDir := filepath.Join(filepath.Dir(dir), "bundle")
+	opts := copyOptions(dir)
+	opts.AssetsDir = bundleDir
+	if _, err := runSetup(t, opts, host); sandbox.CodeOf(err) != sandbox.CodeHostSetup {
+		t.Errorf("setup without the bundle: %v", err)
+	}
+	build := func(templates ...string) {
+		t.Helper()
+		if err := BuildAssets(t.Context(), bundleDir, templates, host, NewReporter(t.Output(), false)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	build("mini")
+	offline := host
+	offline.BuildGuest, offline.BuildTemplate = nil, nil
+	if _, err := runSetup(t, opts, offline); err == nil || !strings.Contains(err.Error(), "no template base") {
+		t.Errorf("setup from half a bundle: %v", err)
+	}
+	build("mini", "base")
+	mustSetup(t, opts, offline)
+
+	damaged := filepath.Join(filepath.Dir(dir), "other")
+	files, err := filepath.Glob(filepath.Join(bundleDir, "pool/templates/*/rootfs.img"))
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		if err := os.WriteFile(f, make([]byte, 2<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opts.DataDir = damaged
+	if _, err := runSetup(t, opts, offline); err == nil || !strings.Contains(err.Error(), "bundle") {
+		t.Errorf("setup from a damaged bundle: %v", err)
+	}
+	offline.Agent = func() ([]byte, error) { return []byte("another version"), nil }
+	opts.DataDir = damaged
+	if _, err := runSetup(t, opts, offline); err == nil || !strings.Contains(err.Error(), "bundle") {
+		t.Errorf("setup from a bundle of another version: %v", err)
+	}
+}
+
+func TestDamagedRecordIsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	dir, host := newHost(t)
+	mustSetup(t, copyOptions(dir), host)
+	if err := os.WriteFile(filepath.Join(dir, "installation.json"), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runSetup(t, copyOptions(dir), host); sandbox.CodeOf(err) != sandbox.CodeHostSetup {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestParseDepends(t *testing.T) {
+	t.Parallel()
+	got, err := parseDepends([]byte("linux-image-cloud-amd64\n  Depends: linux-image-6.1.0-41-cloud-amd64\n"))
+	if err != nil || got != "linux-image-6.1.0-41-cloud-amd64" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, bad := range []string{"", "Depends: <virtual>", "Depends: linux-image-a;b", "Depends: -o"} {
+		if got, err := parseDepends([]byte(bad)); err == nil {
+			t.Errorf("%q gave %q", bad, got)
+		}
+	}
+}
+
+func TestRecordKeepsAllFields(t *testing.T) {
+	t.Parallel()
+	want := record{datadir.Installation{ID: "abcdef", UIDBase: 1, UIDCount: 2, ControlUID: 3, ControlGID: 4, GatewayUID: 5, GatewayGID: 6, PoolKind: "copy"}}
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := want.save(root, recordFile, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loadRecord(root)
+	if err != nil || *got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if data, err := json.Marshal(want); err != nil || !strings.Contains(string(data), `"id":"abcdef"`) {
+		t.Errorf("%s, %v", data, err)
+	}
+}
