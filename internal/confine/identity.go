@@ -26,7 +26,7 @@ func Adopt(id Identity) (*Process, error) {
 	if id.PID <= 1 {
 		return nil, fmt.Errorf("confine: pid %d: %w", id.PID, ErrGone)
 	}
-	boot, err := bootID()
+	boot, err := BootID()
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,8 @@ func goneOr(err error, pid int) error {
 	return err
 }
 
-func bootID() (string, error) {
+// BootID names this boot of the host.
+func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("boot id: %w", err)

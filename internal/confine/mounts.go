@@ -17,7 +17,7 @@ func privateMounts(spec *Spec) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("confine: private mounts: %w", err)
 	}
-	if len(spec.Namespaces.Devices) == 0 {
+	if spec.Namespaces.Devices == nil {
 		return nil
 	}
 	nodes, err := statDevices(spec)
@@ -48,7 +48,7 @@ func harmlessDevices() []string {
 
 // devicePaths are those of the private /dev.
 func devicePaths(spec *Spec) []string {
-	if len(spec.Namespaces.Devices) == 0 {
+	if spec.Namespaces.Devices == nil {
 		return nil
 	}
 	return append(harmlessDevices(), spec.Namespaces.Devices...)

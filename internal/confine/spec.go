@@ -38,7 +38,8 @@ type Namespaces struct {
 	// Mount is a private copy of the mounts: later ones of the host do not appear in it.
 	Mount bool
 	// Devices, with Mount and without User, replaces /dev by a small private file system with the harmless devices
-	// (null, zero, full, random, urandom) and copies of these paths, owned by UID and GID.
+	// (null, zero, full, random, urandom) and copies of these paths, owned by UID and GID. Nil leaves /dev as it is;
+	// an empty list does not.
 	Devices []string
 	// User is a user namespace of its own; nil for none.
 	User *UserNamespace
@@ -74,7 +75,7 @@ func (s *Spec) check() error {
 		return fmt.Errorf("confine: path %q is not absolute", s.Path)
 	case s.Dir != "" && !filepath.IsAbs(s.Dir):
 		return fmt.Errorf("confine: directory %q is not absolute", s.Dir)
-	case len(s.Namespaces.Devices) > 0 && (!s.Namespaces.Mount || s.Namespaces.User != nil):
+	case s.Namespaces.Devices != nil && (!s.Namespaces.Mount || s.Namespaces.User != nil):
 		return errors.New("confine: devices need a mount namespace and no user namespace")
 	}
 	return nil

@@ -3,6 +3,7 @@ package confine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,7 +17,7 @@ func Start(spec Spec) (*Process, error) {
 	if err := spec.check(); err != nil {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := BootID()
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func sysMap(maps []IDMap) []syscall.SysProcIDMap {
 // closeOnExec marks every descriptor of this process, also those it inherited. Those for the child are duplicated
 // without the mark by the fork itself.
 func closeOnExec() error {
-	if err := unix.CloseRange(3, ^uint(0)>>1&0x7fffffff, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("confine: close on exec: %w", err)
 	}
 	return nil
