@@ -32,7 +32,7 @@ func (a adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.route(w, 
 // Handle registers a typed operation of huma. Its body has been read and checked before huma sees it.
 func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 	a.handle(op, func(w http.ResponseWriter, r *http.Request) {
-		body, err := a.readJSON(op, w, r)
+		body, err := a.readJSON(op, r)
 		if err != nil {
 			a.fail(w, r, err)
 			return

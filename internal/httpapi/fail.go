@@ -20,15 +20,9 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="space"`)
 	}
-	if r.Method == http.MethodHead {
-		w = headerOnly{w}
-	}
+	drain(r)
 	p.Write(w)
 }
-
-type headerOnly struct{ http.ResponseWriter }
-
-func (headerOnly) Write(p []byte) (int, error) { return len(p), nil }
 
 // report logs faults that are not the client's.
 func (s *server) report(ctx context.Context, what string, err error) {
