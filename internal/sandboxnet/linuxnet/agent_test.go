@@ -15,6 +15,7 @@ import (
 	"github.com/space-sandbox/space/internal/guestnet"
 	"github.com/space-sandbox/space/internal/sandboxnet"
 	"github.com/space-sandbox/space/internal/sandboxnet/netlab"
+	"github.com/space-sandbox/space/internal/sandboxnet/netlab/frame"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,8 +25,8 @@ func wiredGuest(t *testing.T, box sandboxnet.Box) *netlab.Namespace {
 	t.Helper()
 	ns := netlab.New(t)
 	inner := ns.Tap(t, netlab.Link{Name: "eth0", MAC: guestnet.GuestMAC,
-		Addrs:      []netip.Prefix{netip.PrefixFrom(guestIP, guestnet.PrefixLen)},
-		Neighbours: map[netip.Addr]string{hostIP: guestnet.HostMAC}})
+		Addrs:      []netip.Prefix{netip.PrefixFrom(guestAddr(), guestnet.PrefixLen)},
+		Neighbours: map[netip.Addr]string{hostAddr(): guestnet.HostMAC}})
 	outer, err := box.Tap(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func guestListener(t *testing.T, guest *netlab.Namespace, port uint16) net.Liste
 	guest.Do(t, func() error {
 		var err error
 		var lc net.ListenConfig
-		ln, err = lc.Listen(context.Background(), "tcp4", netip.AddrPortFrom(guestIP, port).String())
+		ln, err = lc.Listen(context.Background(), "tcp4", netip.AddrPortFrom(guestAddr(), port).String())
 		return err
 	})
 	t.Cleanup(func() { ln.Close() })
@@ -111,7 +112,7 @@ func TestAgentSocketReachesTheAgent(t *testing.T) {
 			return
 		}
 		defer c.Close()
-		if from := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); from != hostIP {
+		if from := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); from != hostAddr() {
 			served <- fmt.Errorf("the agent is called from %s", from)
 			return
 		}
@@ -178,8 +179,8 @@ func TestAgentSocketReachesNothingElse(t *testing.T) {
 	m, id, box := newBox(t)
 	visits := wiredGuest(t, box).Serve(t, 22, 80)
 	for _, addr := range []netip.AddrPort{
-		netip.AddrPortFrom(guestIP, 22), netip.AddrPortFrom(guestIP, 80),
-		netip.AddrPortFrom(hostIP, guestnet.AgentPort), netip.AddrPortFrom(internet, 80),
+		netip.AddrPortFrom(guestAddr(), 22), netip.AddrPortFrom(guestAddr(), 80),
+		netip.AddrPortFrom(hostAddr(), guestnet.AgentPort), netip.AddrPortFrom(internet(), 80),
 		netip.MustParseAddrPort("127.0.0.1:80"),
 	} {
 		f := agentSocket(t, box)
@@ -234,9 +235,8 @@ func TestUnknownFlowIsReset(t *testing.T) {
 	}
 	defer tap.Close()
 	p := &player{tap: tap}
-	p.send(t, toHost(etherIPv4, ip4{src: guestIP, dst: hostIP, protocol: protoTCP}.with(
-		tcp(guestIP, hostIP, guestnet.AgentPort, 50000, tcpACK|tcpFIN))))
-	if _, ok := p.await(t, answerLimit, func(got packet) bool { return got.isReset(hostIP, 50000) }); !ok {
+	p.send(t, segment(hostAddr(), guestnet.AgentPort, 50000, frame.ACK|frame.FIN))
+	if _, ok := p.await(t, answerLimit, func(got frame.Packet) bool { return got.IsReset(hostAddr(), 50000) }); !ok {
 		t.Error("no reset")
 	}
 }

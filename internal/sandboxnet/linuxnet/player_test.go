@@ -5,12 +5,14 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/space-sandbox/space/internal/sandboxnet/netlab/frame"
 )
 
 // player is a guest without a machine: it sends and receives frames on the end of a tap that a VMM would hold.
 type player struct {
 	tap  *os.File
-	seen []packet
+	seen []frame.Packet
 }
 
 // vnetHeader is the size of the header that a tap puts before each frame by default.
@@ -26,7 +28,7 @@ func (p *player) send(t *testing.T, frames ...[]byte) {
 }
 
 // await receives until want is true for a frame and returns it; everything received is kept in seen.
-func (p *player) await(t *testing.T, limit time.Duration, want func(packet) bool) (packet, bool) {
+func (p *player) await(t *testing.T, limit time.Duration, want func(frame.Packet) bool) (frame.Packet, bool) {
 	t.Helper()
 	if err := p.tap.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		t.Fatal(err)
@@ -35,12 +37,12 @@ func (p *player) await(t *testing.T, limit time.Duration, want func(packet) bool
 	for {
 		n, err := p.tap.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return packet{}, false
+			return frame.Packet{}, false
 		}
 		if err != nil {
 			t.Fatalf("receive a frame: %v", err)
 		}
-		got := parse(append([]byte(nil), buf[vnetHeader:n]...))
+		got := frame.Parse(append([]byte(nil), buf[vnetHeader:n]...))
 		p.seen = append(p.seen, got)
 		if want(got) {
 			return got, true

@@ -8,7 +8,7 @@ import (
 
 	"github.com/space-sandbox/space/internal/guestnet"
 	"github.com/space-sandbox/space/internal/sandboxnet/netlab"
-	"golang.org/x/sys/unix"
+	"github.com/space-sandbox/space/internal/sandboxnet/netlab/frame"
 )
 
 const answerLimit = 5 * time.Second
@@ -18,35 +18,35 @@ type attempt struct {
 	name   string
 	frames [][]byte
 	// works recognises the answer of a host that lets it through.
-	works func(packet) bool
+	works func(frame.Packet) bool
 	// counter is the rule that ends it in a box.
 	counter string
 	// refusal recognises the box's own answer; nil where there must be none.
-	refusal func(packet) bool
+	refusal func(frame.Packet) bool
 }
 
 // from, to and protocol of an answer.
-func comesFrom(src netip.Addr, protocol byte) func(packet) bool {
-	return func(p packet) bool { return p.src == src && p.protocol == protocol }
+func comesFrom(src netip.Addr, protocol byte) func(frame.Packet) bool {
+	return func(p frame.Packet) bool { return p.Src == src && p.Protocol == protocol }
 }
 
 // datagramFrom recognises an answer by its port: the service answers from the address that its route suggests.
-func datagramFrom(port uint16) func(packet) bool {
-	return func(p packet) bool {
-		return p.protocol == protoUDP && len(p.payload) >= 8 && binary.BigEndian.Uint16(p.payload) == port
+func datagramFrom(port uint16) func(frame.Packet) bool {
+	return func(p frame.Packet) bool {
+		return p.Protocol == frame.ProtoUDP && len(p.Payload) >= 8 && binary.BigEndian.Uint16(p.Payload) == port
 	}
 }
 
-func synAck(src netip.Addr) func(packet) bool {
-	return func(p packet) bool {
-		return p.src == src && p.protocol == protoTCP && len(p.payload) >= 20 && p.payload[13]&(tcpSYN|tcpACK) == tcpSYN|tcpACK
+func synAck(src netip.Addr) func(frame.Packet) bool {
+	return func(p frame.Packet) bool {
+		return p.Src == src && p.Protocol == frame.ProtoTCP && len(p.Payload) >= 20 && p.Payload[13]&(frame.SYN|frame.ACK) == frame.SYN|frame.ACK
 	}
 }
 
 // attempts are all the ways out that these tests know.
 func attempts() []attempt {
 	var list []attempt
-	for _, dst := range []netip.Addr{internet, metadata, hostIP} {
+	for _, dst := range []netip.Addr{internet(), metadata(), hostAddr()} {
 		list = append(list, tcpAttempts(dst)...)
 		list = append(list, udpAttempts(dst)...)
 		list = append(list, otherIPAttempts(dst)...)
@@ -61,20 +61,20 @@ func tcpAttempts(dst netip.Addr) []attempt {
 	for _, port := range []uint16{80, 53, guestnet.AgentPort} {
 		list = append(list, attempt{
 			name:    "tcp syn " + netip.AddrPortFrom(dst, port).String(),
-			frames:  [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: protoTCP}.with(tcp(guestIP, dst, 40000, port, tcpSYN)))},
+			frames:  [][]byte{segment(dst, 40000, port, frame.SYN)},
 			works:   synAck(dst),
 			counter: "tcp_reset",
-			refusal: func(p packet) bool { return p.isReset(dst, port) },
+			refusal: func(p frame.Packet) bool { return p.IsReset(dst, port) },
 		})
 	}
 	a := attempt{
 		name:    "tcp syn from the agent's port to " + dst.String(),
-		frames:  [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: protoTCP}.with(tcp(guestIP, dst, guestnet.AgentPort, 80, tcpSYN)))},
+		frames:  [][]byte{segment(dst, guestnet.AgentPort, 80, frame.SYN)},
 		works:   synAck(dst),
 		counter: "tcp_reset",
-		refusal: func(p packet) bool { return p.isReset(dst, 80) },
+		refusal: func(p frame.Packet) bool { return p.IsReset(dst, 80) },
 	}
-	if dst == hostIP {
+	if dst == hostAddr() {
 		a.counter = "unknown_flow" // reaches connection tracking and ends there
 	}
 	return append(list, a)
@@ -86,80 +86,82 @@ func udpAttempts(dst netip.Addr) []attempt {
 	for _, port := range []uint16{53, 80} {
 		list = append(list, attempt{
 			name:    "udp " + netip.AddrPortFrom(dst, port).String(),
-			frames:  [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: protoUDP}.with(udp(guestIP, dst, 40001, port, query)))},
+			frames:  [][]byte{toHost(frame.TypeIPv4, ip(dst, frame.ProtoUDP, frame.UDP(guestAddr(), dst, 40001, port, query)))},
 			works:   datagramFrom(port),
 			counter: "udp_refused",
-			refusal: func(p packet) bool { return p.isICMP(dst, 3, 3) },
+			refusal: func(p frame.Packet) bool { return p.IsICMP(dst, 3, 3) },
 		})
 	}
 	return list
 }
 
 func otherIPAttempts(dst netip.Addr) []attempt {
-	whole := udp(guestIP, dst, 40002, 80, make([]byte, 2000))
+	whole := frame.UDP(guestAddr(), dst, 40002, 80, make([]byte, 2000))
 	fragments := [][]byte{
-		toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: protoUDP, id: 7, fragment: 0x2000}.with(whole[:1200])),
-		toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: protoUDP, id: 7, fragment: 1200 / 8}.with(whole[1200:])),
+		toHost(frame.TypeIPv4, frame.IPv4{Src: guestAddr(), Dst: dst, Protocol: frame.ProtoUDP, ID: 7, Fragment: 0x2000}.With(whole[:1200])),
+		toHost(frame.TypeIPv4, frame.IPv4{Src: guestAddr(), Dst: dst, Protocol: frame.ProtoUDP, ID: 7, Fragment: 1200 / 8}.With(whole[1200:])),
 	}
 	recordRoute := []byte{7, 7, 4, 0, 0, 0, 0, 0}
 	return []attempt{
-		{name: "icmp echo " + dst.String(), counter: "other_protocol", works: comesFrom(dst, unix.IPPROTO_ICMP),
-			frames: [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: unix.IPPROTO_ICMP}.with(echoRequest(icmpEcho)))}},
-		{name: "raw protocol 253 " + dst.String(), counter: "other_protocol", works: comesFrom(dst, unix.IPPROTO_ICMP),
-			frames: [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: 253}.with([]byte("payload")))}},
-		{name: "ipv6 in ipv4 " + dst.String(), counter: "other_protocol", works: comesFrom(dst, unix.IPPROTO_ICMP),
-			frames: [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: 41}.with(ip6(guest6, inet6, protoUDP, nil)))}},
-		{name: "gre " + dst.String(), counter: "other_protocol", works: comesFrom(dst, unix.IPPROTO_ICMP),
-			frames: [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: 47}.with(make([]byte, 24)))}},
+		{name: "icmp echo " + dst.String(), counter: "other_protocol", works: comesFrom(dst, frame.ProtoICMP),
+			frames: [][]byte{toHost(frame.TypeIPv4, ip(dst, frame.ProtoICMP, frame.Echo(frame.EchoRequest, "ping")))}},
+		{name: "raw protocol 253 " + dst.String(), counter: "other_protocol", works: comesFrom(dst, frame.ProtoICMP),
+			frames: [][]byte{toHost(frame.TypeIPv4, ip(dst, 253, []byte("payload")))}},
+		{name: "ipv6 in ipv4 " + dst.String(), counter: "other_protocol", works: comesFrom(dst, frame.ProtoICMP),
+			frames: [][]byte{toHost(frame.TypeIPv4, ip(dst, 41, frame.IPv6(guest6(), inet6(), frame.ProtoUDP, nil)))}},
+		{name: "gre " + dst.String(), counter: "other_protocol", works: comesFrom(dst, frame.ProtoICMP),
+			frames: [][]byte{toHost(frame.TypeIPv4, ip(dst, 47, make([]byte, 24)))}},
 		{name: "fragmented udp " + dst.String(), counter: "fragment", works: datagramFrom(80), frames: fragments},
-		{name: "ip options " + dst.String(), counter: "ip_options", works: comesFrom(dst, unix.IPPROTO_ICMP),
-			frames: [][]byte{toHost(etherIPv4, ip4{src: guestIP, dst: dst, protocol: unix.IPPROTO_ICMP, options: recordRoute}.with(echoRequest(icmpEcho)))}},
+		{name: "ip options " + dst.String(), counter: "ip_options", works: comesFrom(dst, frame.ProtoICMP),
+			frames: [][]byte{toHost(frame.TypeIPv4, frame.IPv4{Src: guestAddr(), Dst: dst, Protocol: frame.ProtoICMP, Options: recordRoute}.With(frame.Echo(frame.EchoRequest, "ping")))}},
 	}
 }
 
 func spoofedAttempts(dst netip.Addr) []attempt {
-	stranger := netip.MustParseAddr("198.51.100.7")
-	syn := ip4{src: guestIP, dst: dst, protocol: protoTCP}.with(tcp(guestIP, dst, 40003, 80, tcpSYN))
+	other := stranger()
+	syn := ip(dst, frame.ProtoTCP, frame.TCP(guestAddr(), dst, 40003, 80, frame.SYN))
 	return []attempt{
 		{name: "other source MAC to " + dst.String(), counter: "other_source_mac", works: synAck(dst),
-			frames: [][]byte{ether(guestnet.HostMAC, strangeMAC, etherIPv4, syn)}},
+			frames: [][]byte{frame.Ethernet(guestnet.HostMAC, strangeMAC, frame.TypeIPv4, syn)}},
 		{name: "other source address to " + dst.String(), counter: "other_source", works: synAck(dst),
-			frames: [][]byte{toHost(etherIPv4, ip4{src: stranger, dst: dst, protocol: protoTCP}.with(tcp(stranger, dst, 40004, 80, tcpSYN)))}},
+			frames: [][]byte{toHost(frame.TypeIPv4, frame.IPv4{Src: other, Dst: dst, Protocol: frame.ProtoTCP}.With(frame.TCP(other, dst, 40004, 80, frame.SYN)))}},
 		{name: "agent's port from another source address to " + dst.String(), counter: "other_source", works: synAck(dst),
-			frames: [][]byte{toHost(etherIPv4, ip4{src: stranger, dst: dst, protocol: protoTCP}.with(tcp(stranger, dst, guestnet.AgentPort, 80, tcpSYN)))}},
+			frames: [][]byte{toHost(frame.TypeIPv4, frame.IPv4{Src: other, Dst: dst, Protocol: frame.ProtoTCP}.With(frame.TCP(other, dst, guestnet.AgentPort, 80, frame.SYN)))}},
 		{name: "priority tag to " + dst.String(), counter: "not_ipv4", works: synAck(dst),
-			frames: [][]byte{toHost(unix.ETH_P_8021Q, append([]byte{0, 0, 8, 0}, syn...))}},
+			frames: [][]byte{toHost(frame.TypeVLAN, append([]byte{0, 0, 8, 0}, syn...))}},
 	}
 }
 
 func linkAttempts() []attempt {
-	broadcastEcho := ip4{src: guestIP, dst: hostIP, protocol: unix.IPPROTO_ICMP}.with(echoRequest(icmpEcho))
-	isARP := func(p packet) bool { return p.kind == etherARP }
+	broadcastEcho := frame.IPv4{Src: guestAddr(), Dst: hostAddr(), Protocol: frame.ProtoICMP}.With(frame.Echo(frame.EchoRequest, "ping"))
+	isARP := func(p frame.Packet) bool { return p.Type == frame.TypeARP }
 	return []attempt{
 		{name: "arp request", counter: "not_ipv4", works: isARP,
-			frames: [][]byte{ether(broadcastMAC, guestnet.GuestMAC, etherARP, arpRequest(guestnet.GuestMAC, guestIP, hostIP))}},
+			frames: [][]byte{frame.Ethernet(frame.BroadcastMAC, guestnet.GuestMAC, frame.TypeARP, frame.ARP(1, guestnet.GuestMAC, guestAddr(), hostAddr()))}},
 		{name: "arp request to the host alone", counter: "not_ipv4", works: isARP,
-			frames: [][]byte{toHost(etherARP, arpRequest(guestnet.GuestMAC, guestIP, internet))}},
-		{name: "broadcast frame", counter: "other_destination_mac", works: comesFrom(hostIP, unix.IPPROTO_ICMP),
-			frames: [][]byte{ether(broadcastMAC, guestnet.GuestMAC, etherIPv4, broadcastEcho)}},
+			frames: [][]byte{toHost(frame.TypeARP, frame.ARP(1, guestnet.GuestMAC, guestAddr(), internet()))}},
+		{name: "broadcast frame", counter: "other_destination_mac", works: comesFrom(hostAddr(), frame.ProtoICMP),
+			frames: [][]byte{frame.Ethernet(frame.BroadcastMAC, guestnet.GuestMAC, frame.TypeIPv4, broadcastEcho)}},
 	}
 }
 
 func ipv6Attempts() []attempt {
-	syn := func(dst netip.Addr) []byte { return ip6(guest6, dst, protoTCP, tcp(guest6, dst, 40005, 80, tcpSYN)) }
-	query := ip6(guest6, inet6, protoUDP, udp(guest6, inet6, 40006, 53, []byte("query")))
-	echo := ip6(guest6, inet6, protoICMPv6, sum(guest6, inet6, protoICMPv6, 2, echoRequest(icmp6Echo)))
+	syn := func(dst netip.Addr) []byte {
+		return frame.IPv6(guest6(), dst, frame.ProtoTCP, frame.TCP(guest6(), dst, 40005, 80, frame.SYN))
+	}
+	query := frame.IPv6(guest6(), inet6(), frame.ProtoUDP, frame.UDP(guest6(), inet6(), 40006, 53, []byte("query")))
+	echo := frame.IPv6(guest6(), inet6(), frame.ProtoICMPv6, frame.Sum(guest6(), inet6(), frame.ProtoICMPv6, 2, frame.Echo(frame.EchoRequest6, "ping")))
 	return []attempt{
-		{name: "ipv6 tcp", counter: "not_ipv4", works: synAck(inet6), frames: [][]byte{toHost(etherIPv6, syn(inet6))}},
-		{name: "ipv6 udp", counter: "not_ipv4", works: datagramFrom(53), frames: [][]byte{toHost(etherIPv6, query)}},
-		{name: "ipv6 echo", counter: "not_ipv4", works: comesFrom(inet6, protoICMPv6), frames: [][]byte{toHost(etherIPv6, echo)}},
+		{name: "ipv6 tcp", counter: "not_ipv4", works: synAck(inet6()), frames: [][]byte{toHost(frame.TypeIPv6, syn(inet6()))}},
+		{name: "ipv6 udp", counter: "not_ipv4", works: datagramFrom(53), frames: [][]byte{toHost(frame.TypeIPv6, query)}},
+		{name: "ipv6 echo", counter: "not_ipv4", works: comesFrom(inet6(), frame.ProtoICMPv6), frames: [][]byte{toHost(frame.TypeIPv6, echo)}},
 		{name: "ipv6 neighbour solicitation", counter: "not_ipv4",
-			works:  func(p packet) bool { return p.kind == etherIPv6 && len(p.payload) > 0 && p.payload[0] == 136 },
-			frames: [][]byte{toHost(etherIPv6, ip6(guest6, host6, protoICMPv6, neighbourSolicitation(host6)))}},
+			works: func(p frame.Packet) bool {
+				return p.Type == frame.TypeIPv6 && len(p.Payload) > 0 && p.Payload[0] == 136
+			},
+			frames: [][]byte{toHost(frame.TypeIPv6, frame.IPv6(guest6(), host6(), frame.ProtoICMPv6, frame.NeighbourSolicitation(guestnet.GuestMAC, guest6(), host6())))}},
 	}
 }
-
-var host6 = netip.MustParseAddr("2001:db8:1::16")
 
 // TestOpenNamespaceAnswers is the positive control: without rules each attempt gets its answer.
 func TestOpenNamespaceAnswers(t *testing.T) {
@@ -188,12 +190,12 @@ func (p *player) ask(t *testing.T, a attempt) bool {
 func openNamespace(t *testing.T) *player {
 	t.Helper()
 	ns := netlab.New(t)
-	ns.Addresses(t, internet, metadata, inet6)
+	ns.Addresses(t, internet(), metadata(), inet6())
 	ns.Setting(t, "ipv4/icmp_ratelimit", "0")
-	neighbours := map[netip.Addr]string{guestIP: guestnet.GuestMAC, guest6: guestnet.GuestMAC,
-		netip.MustParseAddr("198.51.100.7"): guestnet.GuestMAC}
+	neighbours := map[netip.Addr]string{guestAddr(): guestnet.GuestMAC, guest6(): guestnet.GuestMAC,
+		stranger(): guestnet.GuestMAC}
 	tap := ns.Tap(t, netlab.Link{Name: "tap0", MAC: guestnet.HostMAC, Neighbours: neighbours,
-		Addrs:  []netip.Prefix{netip.PrefixFrom(hostIP, guestnet.PrefixLen), netip.PrefixFrom(host6, 64)},
+		Addrs:  []netip.Prefix{netip.PrefixFrom(hostAddr(), guestnet.PrefixLen), netip.PrefixFrom(host6(), 64)},
 		Routes: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}})
 	ns.Serve(t, 53, 80, guestnet.AgentPort)
 	return &player{tap: tap}
@@ -225,7 +227,7 @@ func TestBoxStopsEverything(t *testing.T) {
 	for _, got := range p.seen {
 		for _, a := range list {
 			if a.works(got) && (a.refusal == nil || !a.refusal(got)) && !anyRefusal(list, got) {
-				t.Errorf("%s: the box answered: % x", a.name, got.raw)
+				t.Errorf("%s: the box answered: % x", a.name, got.Raw)
 			}
 		}
 	}
@@ -234,7 +236,7 @@ func TestBoxStopsEverything(t *testing.T) {
 	}
 }
 
-func anyRefusal(list []attempt, p packet) bool {
+func anyRefusal(list []attempt, p frame.Packet) bool {
 	for _, a := range list {
 		if a.refusal != nil && a.refusal(p) {
 			return true
@@ -255,14 +257,14 @@ func wantRefusal(t *testing.T, p *player, a attempt) {
 	}
 	from := len(p.seen)
 	marker := netip.MustParseAddr("203.0.113.77")
-	p.send(t, toHost(etherIPv4, ip4{src: guestIP, dst: marker, protocol: protoTCP}.with(tcp(guestIP, marker, 40009, 9, tcpSYN))))
-	isMarker := func(got packet) bool { return got.isReset(marker, 9) }
+	p.send(t, segment(marker, 40009, 9, frame.SYN))
+	isMarker := func(got frame.Packet) bool { return got.IsReset(marker, 9) }
 	if _, ok := p.await(t, answerLimit, isMarker); !ok {
 		t.Fatalf("%s: the marker was not refused", a.name)
 	}
 	for _, got := range p.seen[from:] {
 		if !isMarker(got) {
-			t.Errorf("%s: the box answered: % x", a.name, got.raw)
+			t.Errorf("%s: the box answered: % x", a.name, got.Raw)
 		}
 	}
 }
@@ -280,7 +282,7 @@ func TestFloodIsBounded(t *testing.T) {
 	const frames = 5000
 	start := time.Now()
 	for port := range uint16(frames) {
-		p.send(t, toHost(etherIPv4, ip4{src: guestIP, dst: internet, protocol: protoTCP}.with(tcp(guestIP, internet, 40000, port, tcpSYN))))
+		p.send(t, segment(internet(), 40000, port, frame.SYN))
 	}
 	counts := awaitCounter(t, m, id, "flood", 1)
 	for counts["flood"]+counts["tcp_reset"] < frames {
@@ -306,7 +308,7 @@ func TestEveryHostPortIsClosed(t *testing.T) {
 	p := &player{tap: tap}
 	for port := 1; port <= 65535; port++ {
 		for _, from := range []uint16{40000, guestnet.AgentPort} {
-			p.send(t, toHost(etherIPv4, ip4{src: guestIP, dst: hostIP, protocol: protoTCP}.with(tcp(guestIP, hostIP, from, uint16(port), tcpSYN))))
+			p.send(t, segment(hostAddr(), from, uint16(port), frame.SYN))
 		}
 	}
 	counts := awaitCounter(t, m, id, "agent_candidate", 65535)
@@ -314,12 +316,12 @@ func TestEveryHostPortIsClosed(t *testing.T) {
 		counts = awaitCounter(t, m, id, "flood", 1)
 	}
 	for {
-		got, ok := p.await(t, 100*time.Millisecond, func(packet) bool { return true })
+		got, ok := p.await(t, 100*time.Millisecond, func(frame.Packet) bool { return true })
 		if !ok {
 			break
 		}
-		if got.protocol != protoTCP || got.payload[13]&tcpRSTBit == 0 {
-			t.Errorf("port %d answered: % x", binary.BigEndian.Uint16(got.payload), got.raw)
+		if got.Protocol != frame.ProtoTCP || got.Payload[13]&frame.RST == 0 {
+			t.Errorf("port %d answered: % x", binary.BigEndian.Uint16(got.Payload), got.Raw)
 		}
 	}
 	if v := visits.List(); len(v) > 0 {
