@@ -111,7 +111,8 @@ func New(cfg Config) (*Server, error) {
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentServiceHandler(&service{server: s},
-		connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxRequestBytes)))
+		connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithCompression("gzip", nil, nil))) // none: it costs the guest time and saves nothing on this link
 	mux.HandleFunc("GET /files", s.getFile)
 	mux.HandleFunc("PUT /files", s.putFile)
 	s.handler = requireToken(cfg.Token, s.thenPowerOff(mux))

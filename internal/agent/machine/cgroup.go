@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -18,13 +16,8 @@ const (
 	userGroup  = cgroupRoot + "/user"
 )
 
-// What is kept from user processes, so that the agent goes on when they take all they can get.
+// Threads that are kept for the agent and the kernel, and the least that user processes get.
 const (
-	// reserveFloor is for the agent and the kernel, in bytes; spools may take up to 1/8 of the memory on top.
-	reserveFloor    = 24 << 20
-	reserveFraction = 8
-	maxReserve      = 256 << 20
-	// spareThreads is for the agent and the kernel.
 	spareThreads = 128
 	minThreads   = 128
 )
@@ -61,9 +54,9 @@ func wantedControllers(available string) string {
 }
 
 func limitUserGroup() error {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return fmt.Errorf("sysinfo: %w", err)
+	memory, err := totalMemory()
+	if err != nil {
+		return err
 	}
 	threads, err := readNumber("/proc/sys/kernel/threads-max")
 	if err != nil {
@@ -74,7 +67,7 @@ func limitUserGroup() error {
 		return err
 	}
 	for file, value := range map[string]uint64{
-		"memory.max": userMemory(info.Totalram * uint64(info.Unit)),
+		"memory.max": userMemory(memory),
 		"pids.max":   userThreads(min(threads, pids)),
 	} {
 		err := os.WriteFile(filepath.Join(userGroup, file), strconv.AppendUint(nil, value, 10), 0o644)
@@ -83,12 +76,6 @@ func limitUserGroup() error {
 		}
 	}
 	return nil
-}
-
-// userMemory is how much of the machine's memory user processes may have together, in bytes.
-func userMemory(total uint64) uint64 {
-	reserve := reserveFloor + min(total/reserveFraction, maxReserve)
-	return max(total/2, total-min(total, reserve))
 }
 
 // userThreads is how many threads they may have together, of all that the kernel allows.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -17,8 +18,7 @@ const (
 	killGrace = 2 * time.Second
 )
 
-// Shutdown ends all processes, makes the disk clean and powers the machine off. It does not return unless the kernel
-// refuses; then it ends PID 1, which ends the machine as well.
+// Shutdown ends all processes, makes the disk clean and powers the machine off. It does not return.
 func (m *Machine) Shutdown() {
 	m.signalAll(unix.SIGTERM, termGrace)
 	m.signalAll(unix.SIGKILL, killGrace)
@@ -26,9 +26,20 @@ func (m *Machine) Shutdown() {
 	if err := unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		m.log.Warn("the disk could not be made read-only", "error", err)
 	}
-	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
-		m.log.Error("power off", "error", err)
-	}
+	end(m.log, unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+// GiveUp ends a guest that cannot go on, after saying why on the console. It does not return.
+func GiveUp(log *slog.Logger, reason error) {
+	log.Error("the guest cannot go on", "error", reason)
+	unix.Sync()
+	end(log, unix.LINUX_REBOOT_CMD_RESTART) // a VMM is told not to start it again
+}
+
+// end leaves the machine to the kernel. Where that is refused, the end of PID 1 does the same with more noise.
+func end(log *slog.Logger, command int) {
+	err := unix.Reboot(command)
+	log.Error("the kernel does not end the machine", "error", err)
 	os.Exit(1)
 }
 
