@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,7 +49,9 @@ type guest struct {
 	agent   agentv1connect.AgentServiceClient
 	console string
 	disk    string
-	ended   chan error
+	ended   chan error // one value for each start
+
+	processes atomic.Int64 // started so far
 }
 
 func testToken() string { return strings.Repeat("t0k3n-", 6) }
@@ -56,12 +59,19 @@ func testToken() string { return strings.Repeat("t0k3n-", 6) }
 // boot starts a machine and returns at once.
 func boot(t *testing.T, spec guestSpec) *guest {
 	t.Helper()
+	g := prepare(t, spec)
+	g.start(t, spec)
+	return g
+}
+
+// prepare makes all but the machine itself.
+func prepare(t *testing.T, spec guestSpec) *guest {
+	t.Helper()
 	dir := t.TempDir()
 	g := &guest{token: testToken(), network: netlab.New(t), console: filepath.Join(dir, "console"),
 		disk: filepath.Join(dir, "disk"), ended: make(chan error, 1)}
 	makeDisk(t, g.disk, spec)
 	g.agent = g.client(g.token)
-	g.start(t, spec)
 	return g
 }
 

@@ -1,0 +1,212 @@
+//go:build realvm
+
+package machine_test
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
+	"github.com/space-sandbox/space/internal/guestnet"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// TestGuestFromInside looks at one machine from inside: what programs find there, and that they cannot take the agent
+// away. Its parts share the machine and run one after the other.
+func TestGuestFromInside(t *testing.T) {
+	t.Parallel()
+	spec := guestSpec{memoryMiB: 256, imageMiB: 64, diskMiB: 1024, image: probeImage(t, map[string]string{
+		"etc/hosts": "127.0.0.1 localhost\n127.0.1.1 builder\n"})}
+	g := boot(t, spec)
+	g.waitReady(t)
+	for _, part := range []struct {
+		name string
+		run  func(*testing.T, *guest)
+	}{
+		{"disk has grown", checkDisk},
+		{"mounts", checkMounts},
+		{"identity", checkIdentity},
+		{"network", checkNetwork},
+		{"initramfs is gone", checkInitramfs},
+		{"agent is out of reach", checkOutOfReach},
+		{"token", checkToken},
+		{"orphans", checkOrphans},
+		{"signals", checkSignals},
+		{"memory", checkMemory},
+		{"processes", checkBomb},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.run(t, g) }) {
+			return // the machine may be of no use any more
+		}
+	}
+}
+
+func checkDisk(t *testing.T, g *guest) {
+	size, err := strconv.ParseUint(g.report(t)["root bytes"], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size < 900<<20 || size > 1024<<20 {
+		t.Errorf("the root has %d bytes, want nearly 1 GiB", size)
+	}
+}
+
+func checkMounts(t *testing.T, g *guest) {
+	files := g.report(t, "/proc/self/mounts", "/proc/self/cgroup", "/sys/fs/cgroup/user/pids.max",
+		"/sys/fs/cgroup/user/memory.max", "/dev/fd", "/dev/stdin")
+	for _, want := range []string{"/dev/vda / ext4 rw,", "proc /proc ", "sysfs /sys ", "devtmpfs /dev ", "devpts /dev/pts ",
+		"tmpfs /dev/shm ", "tmpfs /run ", "cgroup2 /sys/fs/cgroup "} {
+		if !strings.Contains(files["/proc/self/mounts"], want) {
+			t.Errorf("no mount %q in\n%s", want, files["/proc/self/mounts"])
+		}
+	}
+	if got := files["/proc/self/cgroup"]; got != "0::/user\n" {
+		t.Errorf("cgroup %q, want 0::/user", got)
+	}
+	if files["/dev/fd"] != "/proc/self/fd" || files["/dev/stdin"] != "/proc/self/fd/0" {
+		t.Errorf("/dev/fd is %q, /dev/stdin is %q", files["/dev/fd"], files["/dev/stdin"])
+	}
+	for _, limit := range []string{"pids", "memory"} {
+		value := strings.TrimSpace(files["/sys/fs/cgroup/user/"+limit+".max"])
+		if n, err := strconv.ParseUint(value, 10, 64); err != nil || n == 0 {
+			t.Errorf("%s.max is %q", limit, value)
+		}
+	}
+}
+
+func checkIdentity(t *testing.T, g *guest) {
+	now := time.Date(2031, 5, 6, 7, 8, 9, 0, time.UTC)
+	_, err := g.agent.Init(t.Context(), connect.NewRequest(&agentv1.InitRequest{Generation: 1, Hostname: "box-7",
+		WallTime: timestamppb.New(now), Entropy: bytes.Repeat([]byte{7}, 64)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := g.report(t, "/proc/sys/kernel/hostname", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
+	want := map[string]string{
+		"/proc/sys/kernel/hostname": "box-7\n",
+		"/etc/hostname":             "box-7\n",
+		"/etc/hosts":                "127.0.0.1 localhost\n127.0.1.1\tbox-7\n",
+		"/etc/resolv.conf":          "nameserver " + guestnet.HostAddr().String() + "\n",
+	}
+	for path, content := range want {
+		if files[path] != content {
+			t.Errorf("%s is %q, want %q", path, files[path], content)
+		}
+	}
+	inside, err := time.Parse(time.RFC3339, files["time"])
+	if err != nil || inside.Before(now) || inside.After(now.Add(time.Minute)) {
+		t.Errorf("the guest's clock says %s, want about %s", files["time"], now)
+	}
+}
+
+func checkNetwork(t *testing.T, g *guest) {
+	files := g.report(t, "/proc/net/arp", "/proc/net/route", "/proc/net/if_inet6",
+		"/sys/class/net/eth0/address", "/sys/class/net/eth0/operstate")
+	if got := strings.TrimSpace(files["/sys/class/net/eth0/address"]); got != guestnet.GuestMAC {
+		t.Errorf("hardware address %s, want %s", got, guestnet.GuestMAC)
+	}
+	// Flags 0x6: complete and permanent.
+	if arp := strings.Join(strings.Fields(files["/proc/net/arp"]), " "); !strings.Contains(arp,
+		guestnet.HostAddr().String()+" 0x1 0x6 "+guestnet.HostMAC) {
+		t.Errorf("no static neighbour in %s", files["/proc/net/arp"])
+	}
+	// 169.254.0.22 in the byte order of the kernel's table.
+	if routes := strings.Join(strings.Fields(files["/proc/net/route"]), " "); !strings.Contains(routes, "eth0 00000000 1600FEA9 0003") {
+		t.Errorf("no default route in %s", files["/proc/net/route"])
+	}
+	if strings.Contains(files["/proc/net/if_inet6"], "eth0") {
+		t.Errorf("the link has an IPv6 address: %s", files["/proc/net/if_inet6"])
+	}
+}
+
+func checkInitramfs(t *testing.T, g *guest) {
+	files := g.report(t, "/", "/proc/cmdline")
+	for _, name := range []string{"init", "modules", "space-boot.json", "newroot"} {
+		for found := range strings.FieldsSeq(files["/"]) {
+			if found == name {
+				t.Errorf("%s is in the root: %s", name, files["/"])
+			}
+		}
+	}
+	if strings.Contains(files["/proc/cmdline"], g.token) {
+		t.Error("the token is on the kernel's command line")
+	}
+}
+
+// checkOutOfReach tries the agent's port from inside; that the port is open at all is what every other part shows.
+func checkOutOfReach(t *testing.T, g *guest) {
+	agentAddr := guestnet.AgentAddr().String()
+	output := g.run(t, "connect", agentAddr, fmt.Sprintf("127.0.0.1:%d", guestnet.AgentPort),
+		guestnet.GuestAddr().String()+">"+agentAddr, "127.0.0.1>"+agentAddr)
+	if n := strings.Count(output, "connection refused"); n != 4 {
+		t.Errorf("%d of 4 connections from inside were refused:\n%s", n, output)
+	}
+}
+
+func checkToken(t *testing.T, g *guest) {
+	stranger := g.client(strings.Repeat("wrong-", 6))
+	_, err := stranger.Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{}))
+	if sandbox.CodeOf(err) != sandbox.CodeUnauthenticated {
+		t.Errorf("with a wrong token: %v, want unauthenticated", err)
+	}
+}
+
+func checkOrphans(t *testing.T, g *guest) {
+	g.run(t, "orphan", "20")
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		left := strings.TrimSpace(g.run(t, "zombies"))
+		if left == "0" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s dead processes were not collected", left)
+		}
+	}
+	// Collecting orphans must not take the statuses of the agent's own children.
+	var ids []string
+	for code := range 20 {
+		ids = append(ids, g.spawn(t, "exit", strconv.Itoa(code)))
+	}
+	for code, id := range ids {
+		if _, ended := g.finish(t, id); ended.ExitCode != int32(code) {
+			t.Errorf("exit code %d, want %d", ended.ExitCode, code)
+		}
+	}
+}
+
+func checkSignals(t *testing.T, g *guest) {
+	g.run(t, "kill1")
+	g.mustAnswer(t)
+}
+
+func checkMemory(t *testing.T, g *guest) {
+	_, ended := g.finish(t, g.spawn(t, "eat"))
+	if ended.Signal != "SIGKILL" {
+		t.Errorf("a process that takes all memory ended with code %d, signal %q; want SIGKILL", ended.ExitCode, ended.Signal)
+	}
+	g.mustAnswer(t)
+}
+
+func checkBomb(t *testing.T, g *guest) {
+	id := g.spawn(t, "bomb")
+	_, ended := g.finish(t, id)
+	t.Logf("it ended with code %d, signal %q", ended.ExitCode, ended.Signal)
+	g.mustAnswer(t)
+	g.mustAnswer(t)
+}
+
+// mustAnswer asks the agent something.
+func (g *guest) mustAnswer(t *testing.T) {
+	t.Helper()
+	if _, err := g.agent.Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{})); err != nil {
+		t.Fatalf("the agent does not answer: %v", err)
+	}
+}
