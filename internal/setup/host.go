@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/space-sandbox/space/internal/doctor"
 	"github.com/space-sandbox/space/internal/guestos"
 	"github.com/space-sandbox/space/internal/guestos/agentbin"
 	"github.com/space-sandbox/space/internal/pool"
@@ -20,7 +21,7 @@ type Host struct {
 	AptDir string
 
 	// MissingPackages returns those packages, of the wanted ones, whose programs are not there.
-	MissingPackages func(want []Package) []string
+	MissingPackages func(want []doctor.Package) []string
 	// InstallPackages installs packages of the distribution.
 	InstallPackages func(ctx context.Context, names []string, note func(string)) error
 	// EnsureUser finds a system user or makes it.
@@ -40,7 +41,7 @@ type Host struct {
 func NewHost(version string, logger *slog.Logger) Host {
 	h := Host{
 		ConfigDir: "/etc/space", EtcDir: "/etc", AptDir: "/etc/apt",
-		MissingPackages: missingPackages, InstallPackages: installPackages, EnsureUser: ensureSystemUser,
+		MissingPackages: doctor.MissingPackages, InstallPackages: installPackages, EnsureUser: ensureSystemUser,
 		Agent: agentbin.Open,
 	}
 	h.BuildGuest = func(ctx context.Context, agent []byte, dir, work string, note func(string)) (guestos.Manifest, error) {

@@ -11,32 +11,15 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/space-sandbox/space/internal/doctor"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
-// Package is a package of the distribution and a file or program that shows it is there.
-type Package struct {
-	Name string
-	// Program is looked for in PATH and in the directories of the system; File is an absolute path.
-	Program, File string
-}
-
-// RuntimePackages are needed to run sandboxes.
-func RuntimePackages() []Package {
-	return []Package{{Name: "qemu-system-x86", Program: "qemu-system-x86_64"}, {Name: "xfsprogs", Program: "mkfs.xfs"}}
-}
-
-// BuildPackages are needed to build templates on this host; not with a bundle of assets.
-func BuildPackages() []Package {
-	return []Package{{Name: "mmdebstrap", Program: "mmdebstrap"}, {Name: "e2fsprogs", Program: "mke2fs"},
-		{Name: "debian-archive-keyring", File: "/usr/share/keyrings/debian-archive-keyring.gpg"}}
-}
-
 // packages makes sure that the programs are there.
 func (r *run) packages(ctx context.Context) (string, error) {
-	want := RuntimePackages()
+	want := doctor.RuntimePackages()
 	if r.opts.AssetsDir == "" {
-		want = append(want, BuildPackages()...)
+		want = append(want, doctor.BuildPackages()...)
 	}
 	missing := r.host.MissingPackages(want)
 	if len(missing) == 0 {
@@ -56,35 +39,6 @@ func (r *run) packages(ctx context.Context) (string, error) {
 			Cause: strings.Join(still, " "), Remedy: "check PATH"}
 	}
 	return "installed " + list, nil
-}
-
-// MissingPackages returns the names of those packages whose programs are not on this host.
-func MissingPackages(want []Package) []string { return missingPackages(want) }
-
-func missingPackages(want []Package) []string {
-	var missing []string
-	for _, p := range want {
-		if !present(p) {
-			missing = append(missing, p.Name)
-		}
-	}
-	return missing
-}
-
-func present(p Package) bool {
-	if p.File != "" {
-		_, err := os.Stat(p.File)
-		return err == nil
-	}
-	if _, err := exec.LookPath(p.Program); err == nil {
-		return true
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
-		if _, err := exec.LookPath(filepath.Join(dir, p.Program)); err == nil {
-			return true
-		}
-	}
-	return false
 }
 
 // installPackages uses apt-get, with new package lists when the first attempt does not find everything.

@@ -39,7 +39,7 @@ func TestBadDataDirs(t *testing.T) {
 		at("x") + "/../y":            "shortest form",
 		at("line\nbreak"):            "not printable",
 		at(strings.Repeat("x", 300)): "longer than",
-		"/" + strings.Repeat("x/", maxPath) + "x": "at most",
+		"/" + strings.Repeat("x/", datadir.MaxPath) + "x": "at most",
 		at("file"):         "not a directory",
 		at("file/below"):   "not a directory",
 		at("open/data"):    "written by others",

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
-	"strings"
 
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -87,36 +85,11 @@ func (r *run) poolKind(ctx context.Context) (pool.Kind, error) {
 		return "", &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the file system of the data directory has no reflinks",
 			Cause: r.dir.Path, Remedy: "leave the choice to setup, or choose a directory on XFS or btrfs"}
 	}
-	if reason := loopReason(ctx); reason != "" {
+	if reason := pool.LoopReason(ctx); reason != "" {
 		r.result.Warnings = append(r.result.Warnings, "no loop pool: "+reason)
 		return pool.KindCopy, nil
 	}
 	return pool.KindLoopXFS, nil
-}
-
-// loopReason says why a loop pool is not possible here, "" when it is.
-func loopReason(ctx context.Context) string {
-	for _, need := range []struct{ module, path, text string }{
-		{"loop", "/dev/loop-control", ""}, {"xfs", "/proc/filesystems", "\txfs\n"},
-	} {
-		if !fileHas(need.path, need.text) {
-			// The answer is in the second look, not in modprobe's.
-			exec.CommandContext(ctx, "modprobe", need.module).Run() //nolint:errcheck // see above
-			if !fileHas(need.path, need.text) {
-				return "this kernel has no " + need.module
-			}
-		}
-	}
-	return ""
-}
-
-func fileHas(path, text string) bool {
-	if text == "" {
-		_, err := os.Stat(path)
-		return err == nil
-	}
-	data, err := os.ReadFile(path)
-	return err == nil && strings.Contains(string(data), text)
 }
 
 func (r *run) loopPool(ctx context.Context) error {

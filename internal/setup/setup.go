@@ -88,7 +88,7 @@ func Run(ctx context.Context, opts Options, host Host, report Reporter, logger *
 		return Result{}, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "setup needs root",
 			Cause: fmt.Sprintf("it runs as uid %d", os.Geteuid()), Remedy: "run it with sudo"}
 	}
-	if err := checkPath(opts.DataDir); err != nil {
+	if err := datadir.CheckPath(opts.DataDir); err != nil {
 		return Result{}, err
 	}
 	r := &run{opts: opts, host: host, report: report, logger: logger, dir: &datadir.Dir{Path: opts.DataDir}}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/doctor"
 	"github.com/space-sandbox/space/internal/guestos"
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -61,7 +62,7 @@ func child(dir, kill string) int {
 // fakeHost replaces what needs packages, users and a network. The directory holds its /etc.
 func fakeHost(dir string) Host {
 	h := Host{ConfigDir: filepath.Join(dir, "etc/space"), EtcDir: filepath.Join(dir, "etc")}
-	h.MissingPackages = func([]Package) []string { return nil }
+	h.MissingPackages = func([]doctor.Package) []string { return nil }
 	h.EnsureUser = func(_ context.Context, name string) (Account, error) {
 		return map[string]Account{ControlUser: {UID: 901, GID: 901}, GatewayUser: {UID: 902, GID: 902}}[name], nil
 	}
@@ -351,7 +352,7 @@ func TestMissingPackages(t *testing.T) {
 	t.Parallel()
 	dir, host := newHost(t)
 	missing := []string{"xfsprogs", "mmdebstrap"}
-	host.MissingPackages = func([]Package) []string { return missing }
+	host.MissingPackages = func([]doctor.Package) []string { return missing }
 	_, err := runSetup(t, copyOptions(dir), host)
 	if se := sandbox.AsError(err); se.Code != sandbox.CodeHostSetup || !strings.Contains(se.Remedy, "apt-get install xfsprogs mmdebstrap") {
 		t.Errorf("error %+v", se)
