@@ -67,7 +67,7 @@ type entry struct {
 
 	mu        sync.Mutex
 	op        Operation
-	claimed   bool                    // Run or Cancel has it
+	claimed   bool                    // Run has it
 	interrupt context.CancelCauseFunc // of the body under way
 	pending   error                   // an Interrupt that came before Run
 	saving    bool                    // a progress save is under way or planned
@@ -175,9 +175,9 @@ func (e *Engine) Wait(ctx context.Context, id sandbox.OperationID, limit time.Du
 	return e.Get(ctx, id)
 }
 
-// Cancel ends a queued operation, durably, by commit (nil: the store's SaveOperation). One that runs or has ended is
-// an invalid_state error.
-func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID, commit Commit) (Operation, error) {
+// Cancel interrupts an operation that is still queued and returns it once it has ended (or when ctx ends). One that
+// runs or has ended is an invalid_state error.
+func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID) (Operation, error) {
 	en := e.find(id)
 	if en == nil {
 		op, err := e.cfg.Store.Operation(ctx, id)
@@ -186,26 +186,16 @@ func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID, commit Comm
 		}
 		return op, notCancelable(op)
 	}
-	en.mu.Lock()
-	if en.claimed {
-		op := en.op.clone()
-		en.mu.Unlock()
+	if op := en.snapshot(); op.State != Queued {
 		return op, notCancelable(op)
 	}
-	en.claimed = true
-	op := en.op.clone()
-	en.mu.Unlock()
-	op.State, op.EndedAt = Canceled, e.cfg.Now().UTC()
-	op.Error = &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled",
-		Cause: "a cancel was asked for before it began"}
-	if err := e.save(context.WithoutCancel(ctx), commit, &op); err != nil {
-		en.mu.Lock()
-		en.claimed = false
-		en.mu.Unlock()
-		return Operation{}, err
+	e.Interrupt(id, &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled",
+		Cause: "a cancel was asked for before it began"})
+	select {
+	case <-en.done:
+	case <-ctx.Done():
 	}
-	e.end(en, op)
-	return op, nil
+	return e.Get(context.WithoutCancel(ctx), id)
 }
 
 func notCancelable(op Operation) error {

@@ -50,21 +50,16 @@ const (
 )
 
 // Run executes an operation that Submit or Recover has made known and returns how it ended. It returns ErrStopping,
-// leaving the record unfinished, when ctx ends before the work is done; an operation that was canceled before it began
-// is returned as it is. The end is always recorded: when that fails, it is tried again until ctx ends.
+// leaving the record unfinished, when ctx ends before the work is done. The end is always recorded: when that fails, it
+// is tried again until ctx ends. Run is called once for each operation.
 func (e *Engine) Run(ctx context.Context, task Task) (Operation, error) {
 	en := e.find(task.ID)
 	if en == nil {
 		return e.cfg.Store.Operation(ctx, task.ID)
 	}
 	body, release, ok := e.claim(ctx, en, task.Deadline)
-	if !ok { // a Cancel has it
-		select {
-		case <-en.done:
-			return en.snapshot(), nil
-		case <-ctx.Done():
-			return Operation{}, ErrStopping
-		}
+	if !ok {
+		return Operation{}, fmt.Errorf("operation %s is under way already", task.ID)
 	}
 	out := task.Body(body, &Run{engine: e, entry: en, outer: ctx})
 	release()

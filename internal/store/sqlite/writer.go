@@ -133,7 +133,9 @@ func (c *cachedConn) ExecContext(ctx context.Context, query string, args ...any)
 	return st.ExecContext(ctx, args...)
 }
 
+// QueryContext does not end with ctx: interrupting a statement could undo the whole batch, which belongs to others too.
 func (c *cachedConn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	ctx = context.WithoutCancel(ctx)
 	st, err := c.stmt(ctx, query)
 	if err != nil {
 		return nil, err

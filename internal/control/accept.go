@@ -1,0 +1,128 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/space-sandbox/space/internal/operation"
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/store"
+)
+
+// Kinds of operations.
+const (
+	kindCreate = "create"
+	kindDelete = "delete"
+)
+
+const resourceSandbox = "sandbox"
+
+// errReplay ends a transaction that found its request answered already.
+var errReplay = errors.New("this request was answered before")
+
+func (call Call) idempotencyID() store.IdempotencyID {
+	return store.IdempotencyID{Principal: call.Principal.KeyID, Scope: call.Idempotency.Scope, Key: call.Idempotency.Key}
+}
+
+// seen returns the entry of a request that was accepted before: none for a new one, an error when the key was used
+// with another body.
+func (c *Control) seen(ctx context.Context, r store.Reader, call Call) (store.IdempotencyEntry, bool, error) {
+	if call.Idempotency == nil {
+		return store.IdempotencyEntry{}, false, nil
+	}
+	entry, err := r.Idempotency(ctx, call.idempotencyID())
+	if errors.Is(err, store.ErrNotFound) || err == nil && c.Now().Sub(entry.CreatedAt) > idempotencyAge {
+		return store.IdempotencyEntry{}, false, nil
+	}
+	if err != nil {
+		return store.IdempotencyEntry{}, false, storeError(err)
+	}
+	if entry.Fingerprint != call.Idempotency.Fingerprint {
+		return store.IdempotencyEntry{}, false, &sandbox.Error{Code: sandbox.CodeIdempotencyConflict,
+			Message: "this Idempotency-Key was used with another body", Cause: fmt.Sprintf("it led to %s", entry.ResultID),
+			Remedy: "use a new key for a new request"}
+	}
+	return entry, true, nil
+}
+
+// remember binds the request's Idempotency-Key to its result, in the transaction that accepts it. It fails with
+// errReplay when another call with the same key was first.
+func (c *Control) remember(ctx context.Context, tx store.Tx, call Call, result string) error {
+	if call.Idempotency == nil {
+		return nil
+	}
+	if _, found, err := c.seen(ctx, tx, call); err != nil {
+		return err
+	} else if found {
+		return errReplay
+	}
+	id := call.idempotencyID()
+	if err := tx.DeleteIdempotency(id); err != nil { // one that is too old to count
+		return err
+	}
+	return tx.InsertIdempotency(store.IdempotencyEntry{IdempotencyID: id, Fingerprint: call.Idempotency.Fingerprint,
+		ResultID: result, CreatedAt: c.Now().UTC()})
+}
+
+// replayed answers a lifecycle call from its Idempotency-Key.
+func (c *Control) replayed(ctx context.Context, call Call) (Accepted, bool, error) {
+	entry, found, err := c.seen(ctx, c.Store, call)
+	if err != nil || !found {
+		return Accepted{}, false, err
+	}
+	acc, err := c.accepted(ctx, sandbox.OperationID(entry.ResultID))
+	acc.Replayed = true
+	return acc, true, err
+}
+
+// accepted returns an operation with its sandbox, which may be deleted.
+func (c *Control) accepted(ctx context.Context, id sandbox.OperationID) (Accepted, error) {
+	op, err := c.engine.Get(ctx, id)
+	if err != nil {
+		return Accepted{}, storeError(err)
+	}
+	box, err := c.Store.Sandbox(ctx, sandbox.ID(op.Resource.ID))
+	if err != nil {
+		return Accepted{}, storeError(err)
+	}
+	return Accepted{Operation: op, Sandbox: box}, nil
+}
+
+// GetOperation returns an operation, after waiting for its end at most wait.
+func (c *Control) GetOperation(ctx context.Context, id sandbox.OperationID, wait time.Duration) (operation.Operation, error) {
+	op, err := c.engine.Wait(ctx, id, wait)
+	return op, operationError(id, err)
+}
+
+// ListOperations returns one page; those under way are shown as they stand.
+func (c *Control) ListOperations(ctx context.Context, req PageRequest) (Page[operation.Operation], error) {
+	page, err := c.Store.Operations(ctx, req)
+	for i, op := range page.Items {
+		page.Items[i] = c.engine.Newer(op)
+	}
+	return page, storeError(err)
+}
+
+// CancelOperation cancels a queued create. A delete is never given up, and a running create is ended by a delete.
+func (c *Control) CancelOperation(ctx context.Context, id sandbox.OperationID) (operation.Operation, error) {
+	op, err := c.engine.Get(ctx, id)
+	if err != nil {
+		return op, operationError(id, err)
+	}
+	if op.Kind == kindDelete && !op.State.Ended() {
+		return op, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "a delete cannot be canceled",
+			Cause: "what it removes cannot be brought back", Remedy: "wait for it to end"}
+	}
+	op, err = c.engine.Cancel(ctx, id)
+	return op, operationError(id, err)
+}
+
+func operationError(id sandbox.OperationID, err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return &sandbox.Error{Code: sandbox.CodeNotFound, Message: "there is no such operation", Cause: string(id),
+			Remedy: "operations can be read for 7 days"}
+	}
+	return storeError(err)
+}

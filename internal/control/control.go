@@ -1,0 +1,201 @@
+// Package control decides: it keeps the durable record, runs every transition of every sandbox in one place, and tells
+// node and gateway what to do. It touches neither a machine nor a byte of a guest itself.
+//
+// Each sandbox has a lane (see lanes.go) in which its operations and what node reports about it are handled one at a
+// time and in order: the supervisor. Requests are accepted by a commit and answered at once.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/space-sandbox/space/api/proto/gateway/v1/gatewayv1connect"
+	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/api/proto/node/v1/nodev1connect"
+	"github.com/space-sandbox/space/internal/auth"
+	"github.com/space-sandbox/space/internal/operation"
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/store"
+)
+
+// Deps is what a Control is made of.
+type Deps struct {
+	Store   store.Store
+	Node    nodev1connect.NodeServiceClient
+	Gateway gatewayv1connect.GatewayServiceClient
+	// GatewayHTTP carries raw bodies (files, stdin) to the gateway; its transport dials gateway.sock.
+	GatewayHTTP *http.Client
+	Signer      *auth.Signer
+	Logger      *slog.Logger
+	// DataPlaneURL is where clients find the data plane, http:// or https://.
+	DataPlaneURL string
+	// AdminHashFile holds the SHA-256 of the first key in hex; a missing file is fine. "" for none.
+	AdminHashFile string
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+	// Limits bounds times and numbers; zero fields get the defaults.
+	Limits Limits
+}
+
+// Limits bounds what control waits for and runs at once.
+type Limits struct {
+	CreateDeadline    time.Duration // a whole create, default 180 s (emulated machines boot slowly)
+	ReadyDeadline     time.Duration // waiting for the guest's agent, default 120 s
+	CallTimeout       time.Duration // one short call of the gateway or node, default 15 s
+	DeleteTimeout     time.Duration // one attempt of removing a machine, default 60 s
+	StartPatience     time.Duration // how long the start of a command waits for a restarting gateway, default 20 s
+	AttachTTL         time.Duration // attach tokens, default 1 h
+	ConcurrentCreates int64         // machines being created at once; more wait in state queued; default 32
+}
+
+func (l Limits) withDefaults() Limits {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&l.CreateDeadline, 180*time.Second)
+	set(&l.ReadyDeadline, 120*time.Second)
+	set(&l.CallTimeout, 15*time.Second)
+	set(&l.DeleteTimeout, 60*time.Second)
+	set(&l.StartPatience, 20*time.Second)
+	set(&l.AttachTTL, time.Hour)
+	if l.ConcurrentCreates == 0 {
+		l.ConcurrentCreates = 32
+	}
+	return l
+}
+
+// Control implements what API v1 needs (httpapi.Control). Make it with New, let Run keep it in touch with node and
+// gateway, end it with Close. All methods are safe for concurrent use.
+type Control struct {
+	Deps
+	engine  *operation.Engine
+	base    context.Context // ends with Close; the life of everything done in the background
+	stop    context.CancelFunc
+	boxes   *lanes // one per sandbox: its supervisor
+	events  *lanes // one per sandbox: process states from the gateway
+	waiting *notifier
+	slots   *semaphore.Weighted // creates under way
+	node    *link
+	gateway *link
+	routes  *routes
+	holds   *holds
+	metrics *metrics
+	info    atomic.Pointer[nodev1.GetNodeResponse] // node's last description of itself
+	workers sync.WaitGroup                         // background work outside the lanes
+}
+
+// New opens control on its record: it imports the first key and takes up what an earlier process left unfinished.
+func New(ctx context.Context, deps Deps) (*Control, error) {
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	deps.Limits = deps.Limits.withDefaults()
+	base, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
+		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), node: newLink("node"), gateway: newLink("gateway"),
+		routes: newRoutes(), holds: newHolds()}
+	c.metrics = newMetrics(c)
+	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})
+	if err := c.open(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Control) open(ctx context.Context) error {
+	if err := c.importAdminKey(ctx); err != nil {
+		return err
+	}
+	live, err := c.Store.LiveSandboxes(ctx)
+	if err != nil {
+		return fmt.Errorf("read sandboxes: %w", err)
+	}
+	for _, box := range live {
+		if box.State == sandbox.StateRunning {
+			c.routes.set(box)
+		}
+	}
+	return c.engine.Recover(ctx, c.adopt)
+}
+
+// Run keeps control in touch with node and gateway and clears out old records until ctx ends or Close is called.
+func (c *Control) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.base, cancel)()
+	var g errgroup.Group
+	g.Go(func() error { c.follow(ctx, c.node, c.followNode); return nil })
+	g.Go(func() error { c.follow(ctx, c.gateway, c.followGateway); return nil })
+	g.Go(func() error { c.purge(ctx); return nil })
+	return g.Wait()
+}
+
+// Close ends everything that runs in the background. Operations under way stay unfinished in the record and are taken
+// up by the next New. The store belongs to the caller.
+func (c *Control) Close() error {
+	c.stop()
+	c.boxes.close()
+	c.events.close()
+	c.workers.Wait()
+	return nil
+}
+
+// Ready is nil when control can take work: its store, node and gateway answer, and the record agrees with node.
+func (c *Control) Ready(ctx context.Context) error {
+	if _, err := c.Store.Usage(ctx, ""); err != nil {
+		return storeError(err)
+	}
+	if err := c.node.check(); err != nil {
+		return err
+	}
+	return c.gateway.check()
+}
+
+// operationStore is the store as the engine sees it.
+type operationStore struct{ store.Store }
+
+// SaveOperation implements operation.Store.
+func (s operationStore) SaveOperation(ctx context.Context, op operation.Operation) error {
+	err := s.Update(ctx, func(tx store.Tx) error { return tx.UpdateOperation(op) })
+	if errors.Is(err, store.ErrConflict) {
+		return nil // it has ended
+	}
+	return err
+}
+
+// Ages after which records are purged (api.md).
+const (
+	idempotencyAge = 24 * time.Hour
+	recordAge      = 7 * 24 * time.Hour
+	purgeInterval  = time.Hour
+)
+
+func (c *Control) purge(ctx context.Context) {
+	ticker := time.NewTicker(purgeInterval)
+	defer ticker.Stop()
+	for {
+		now := c.Now()
+		err := c.Store.Update(ctx, func(tx store.Tx) error {
+			return tx.Purge(now.Add(-idempotencyAge), now.Add(-recordAge))
+		})
+		if err != nil && ctx.Err() == nil {
+			c.Logger.Error("old records could not be purged", "error", err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

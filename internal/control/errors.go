@@ -1,0 +1,69 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/store"
+)
+
+// storeError gives an error of the store the form of the house. Errors that have it already stay as they are.
+func storeError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*sandbox.Error](err); ok {
+		return err
+	}
+	switch {
+	case errors.Is(err, store.ErrNameTaken):
+		return &sandbox.Error{Code: sandbox.CodeNameTaken, Message: "a live sandbox has this name",
+			Remedy: "choose another name, or delete that sandbox", Err: err}
+	case errors.Is(err, store.ErrBadCursor):
+		return invalid("cursor", "was not made by this list")
+	case errors.Is(err, store.ErrClosed):
+		return &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "SPACE is stopping", Remedy: "try again in a moment", Err: err}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the request was canceled", Err: err}
+	}
+	return &sandbox.Error{Code: sandbox.CodeInternal, Message: "the record could not be read or written",
+		Remedy: "see the log of space control", Err: err}
+}
+
+func invalid(field, message string) *sandbox.Error {
+	return &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "the request is not valid",
+		Cause: field + " " + message, Fields: []sandbox.FieldError{{Field: field, Message: message}}}
+}
+
+func noSandbox(ref string) *sandbox.Error {
+	return &sandbox.Error{Code: sandbox.CodeNotFound, Message: "there is no such sandbox", Cause: fmt.Sprintf("%q", ref),
+		Remedy: "GET /v1/sandboxes lists them"}
+}
+
+func noCommand(id sandbox.CommandID) *sandbox.Error {
+	return &sandbox.Error{Code: sandbox.CodeNotFound, Message: "there is no such command session", Cause: string(id),
+		Remedy: "sessions are deleted together with their sandbox"}
+}
+
+// superseded is the cause with which a delete ends the operation under way.
+func superseded() *sandbox.Error {
+	return &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled", Cause: "the sandbox is being deleted"}
+}
+
+// notIn says that a verb is not legal in the state box is in, and what would help.
+func notIn(box sandbox.Sandbox, verb string) *sandbox.Error {
+	e := &sandbox.Error{Code: sandbox.CodeInvalidState, Message: verb + " needs a running sandbox",
+		Cause: fmt.Sprintf("sandbox %s is %s", box.ID, box.State)}
+	switch box.State {
+	case sandbox.StateCreating:
+		e.Remedy = fmt.Sprintf("wait for its create: GET /v1/operations/%s?wait=60s", box.OperationID)
+	case sandbox.StateFailed:
+		e.Cause += " (" + box.Reason + ")"
+		e.Remedy = "delete it and create another one"
+	default:
+		e.Remedy = "create another sandbox"
+	}
+	return e
+}

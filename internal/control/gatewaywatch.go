@@ -1,0 +1,168 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/semaphore"
+
+	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
+	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// maxEvents bounds how many process states wait to be recorded; behind that, the gateway waits.
+const maxEvents = 256
+
+// followGateway configures the gateway and records what it tells about processes, while one watch lasts.
+func (c *Control) followGateway(ctx context.Context) error {
+	stream, err := c.Deps.Gateway.Watch(ctx, connect.NewRequest(&gatewayv1.WatchRequest{}))
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	defer stream.Close()
+	w := &processWatch{c: c, room: semaphore.NewWeighted(maxEvents), seen: map[sandbox.ID]map[sandbox.ProcessID]bool{}}
+	for stream.Receive() {
+		switch e := stream.Msg().Event.(type) {
+		case *gatewayv1.WatchResponse_Hello_:
+			err = c.configure(ctx)
+		case *gatewayv1.WatchResponse_Process:
+			err = w.process(ctx, e.Process)
+		case *gatewayv1.WatchResponse_Synced_:
+			err = w.synced(ctx, e.Synced)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return stopped(ctx, stream.Err())
+}
+
+// processWatch hands the events of one watch to the lanes of their sandboxes.
+type processWatch struct {
+	c    *Control
+	room *semaphore.Weighted
+	seen map[sandbox.ID]map[sandbox.ProcessID]bool // since the last synced; the receiver's alone
+}
+
+func (w *processWatch) do(ctx context.Context, id sandbox.ID, fn func()) error {
+	if err := w.room.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	if !w.c.events.do(string(id), func() { defer w.room.Release(1); fn() }) {
+		w.room.Release(1)
+	}
+	return nil
+}
+
+func (w *processWatch) process(ctx context.Context, e *gatewayv1.WatchResponse_ProcessChanged) error {
+	id, err := sandbox.ParseID(e.GetSandboxId())
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	process, err := sandbox.ParseProcessID(e.GetProcess().GetProcessId())
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	if w.seen[id] == nil {
+		w.seen[id] = map[sandbox.ProcessID]bool{}
+	}
+	w.seen[id][process] = true
+	return w.do(ctx, id, func() {
+		if _, err := w.c.recordProcess(w.c.base, id, e.GetProcess()); err != nil && w.c.base.Err() == nil {
+			w.c.Logger.Error("a process state could not be recorded", "sandbox_id", id, "process_id", process, "error", err)
+			w.c.gateway.reconnect(err) // all states are told again then
+		}
+	})
+}
+
+// synced looks at the open sessions that the agent did not name.
+func (w *processWatch) synced(ctx context.Context, e *gatewayv1.WatchResponse_Synced) error {
+	id, err := sandbox.ParseID(e.GetSandboxId())
+	if err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
+	seen := w.seen[id]
+	delete(w.seen, id)
+	return w.do(ctx, id, func() {
+		if err := w.c.checkUnseen(w.c.base, id, seen); err != nil && w.c.base.Err() == nil {
+			w.c.Logger.Warn("sessions could not be compared with the agent's processes", "sandbox_id", id, "error", err)
+		}
+	})
+}
+
+// checkUnseen asks the agent for each open session it did not name: a process it does not know is lost if it ran, and
+// is made again if it had not been started (control ended between its row and its process).
+func (c *Control) checkUnseen(ctx context.Context, id sandbox.ID, seen map[sandbox.ProcessID]bool) error {
+	open, err := c.Store.OpenCommands(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, cmd := range open {
+		if seen[cmd.ProcessID] || c.holds.making(cmd.ID) {
+			continue
+		}
+		res, err := call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.GetProcess,
+			&gatewayv1.GetProcessRequest{SandboxId: string(id), ProcessId: string(cmd.ProcessID)})
+		switch {
+		case err == nil:
+			_, err = c.recordProcess(ctx, id, res.Process)
+		case sandbox.CodeOf(err) == sandbox.CodeNotFound && cmd.State == sandbox.CommandCreated:
+			err = c.makeProcess(ctx, cmd)
+		case sandbox.CodeOf(err) == sandbox.CodeNotFound:
+			_, err = c.recordLost(ctx, cmd.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recordProcess brings a session's record up to what the agent says, durably, and then lets the agent forget an ended
+// process, unless somebody still needs its output. States never go back.
+func (c *Control) recordProcess(ctx context.Context, id sandbox.ID, p *agentv1.Process) (sandbox.Command, error) {
+	cmd, err := c.Store.CommandByProcess(ctx, id, sandbox.ProcessID(p.GetProcessId()))
+	if isMissing(err) {
+		if processEnded(p) { // of a session that is gone; nobody will ask for it
+			c.ack(ctx, id, sandbox.ProcessID(p.GetProcessId()))
+		}
+		return sandbox.Command{}, nil
+	}
+	if err != nil {
+		return sandbox.Command{}, err
+	}
+	if _, changed := c.advance(cmd, p); changed {
+		cmd, err = c.changeCommand(ctx, cmd.ID, func(cmd sandbox.Command) (sandbox.Command, bool) { return c.advance(cmd, p) })
+		if err != nil {
+			return sandbox.Command{}, err
+		}
+	}
+	if cmd.State.Ended() && processEnded(p) && !c.holds.held(cmd.ID) {
+		c.ack(ctx, id, cmd.ProcessID)
+	}
+	return cmd, nil
+}
+
+func (c *Control) recordLost(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error) {
+	return c.changeCommand(ctx, id, func(cmd sandbox.Command) (sandbox.Command, bool) {
+		if cmd.State.Ended() {
+			return cmd, false
+		}
+		cmd.State, cmd.Reason, cmd.EndedAt = sandbox.CommandLost, "vm_exit", c.Now().UTC()
+		return cmd, true
+	})
+}
+
+// ack lets the agent forget a process whose result is durable. A lost call is made up for at the next watch.
+func (c *Control) ack(ctx context.Context, id sandbox.ID, process sandbox.ProcessID) {
+	_, err := call(ctx, ackTimeout, c.Deps.Gateway.AckProcesses,
+		&gatewayv1.AckProcessesRequest{SandboxId: string(id), ProcessIds: []string{string(process)}})
+	if err != nil {
+		c.Logger.Debug("ack", "sandbox_id", id, "process_id", process, "error", err)
+	}
+}
+
+const ackTimeout = 5 * time.Second

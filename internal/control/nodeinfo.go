@@ -1,0 +1,29 @@
+package control
+
+import (
+	"context"
+
+	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+)
+
+// Node describes the machine, as node sees it now.
+func (c *Control) Node(ctx context.Context) (NodeInfo, error) {
+	res, err := call(ctx, c.Limits.CallTimeout, c.Deps.Node.GetNode, &nodev1.GetNodeRequest{})
+	if err != nil {
+		return NodeInfo{}, err
+	}
+	c.info.Store(res)
+	live, err := c.Store.LiveSandboxes(ctx)
+	if err != nil {
+		return NodeInfo{}, storeError(err)
+	}
+	info := NodeInfo{InstallationID: res.InstallationId, DefaultDriver: res.DefaultDriver, PoolKind: res.Pool.GetKind(),
+		PoolTotal: int64(res.Pool.GetTotalBytes()), PoolFree: int64(res.Pool.GetFreeBytes()), CPUs: int(res.Cpus),
+		MemoryBytes: int64(res.MemoryBytes), MemoryFree: int64(res.MemoryAvailableBytes), Kernel: res.Kernel,
+		Sandboxes: len(live), Warnings: res.Warnings}
+	for _, d := range res.Drivers {
+		info.Drivers = append(info.Drivers, DriverInfo{Name: d.Name, Available: d.Available, Isolation: d.Isolation,
+			Version: d.Version, Reason: d.Reason})
+	}
+	return info, nil
+}

@@ -1,0 +1,124 @@
+package control
+
+import (
+	"context"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// followNode keeps the record in agreement with node while one watch lasts.
+func (c *Control) followNode(ctx context.Context) error {
+	info, err := call(ctx, c.Limits.CallTimeout, c.Deps.Node.GetNode, &nodev1.GetNodeRequest{})
+	if err != nil {
+		return err
+	}
+	c.info.Store(info)
+	if err := c.syncTemplates(ctx); err != nil {
+		return err
+	}
+	stream, err := c.Deps.Node.WatchMachines(ctx, connect.NewRequest(&nodev1.WatchMachinesRequest{}))
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	defer stream.Close()
+	for stream.Receive() {
+		if err := c.nodeEvent(ctx, stream.Msg()); err != nil {
+			return err
+		}
+	}
+	return stopped(ctx, stream.Err())
+}
+
+func (c *Control) nodeEvent(ctx context.Context, msg *nodev1.WatchMachinesResponse) error {
+	switch e := msg.Event.(type) {
+	case *nodev1.WatchMachinesResponse_Machine:
+		return c.machineSeen(ctx, e.Machine)
+	case *nodev1.WatchMachinesResponse_DeletedSandboxId:
+		id, err := sandbox.ParseID(e.DeletedSandboxId)
+		if err != nil {
+			return fmt.Errorf("node: %w", err)
+		}
+		return c.machineGone(ctx, id)
+	case *nodev1.WatchMachinesResponse_Synced:
+		if err := c.reconcile(ctx); err != nil {
+			return err
+		}
+		c.node.set(true)
+	}
+	return nil
+}
+
+// machineSeen compares one machine with its record. What follows happens in the sandbox's lane, behind what is under
+// way there; only the end of a machine that is being created is told at once, so that the create does not wait for a
+// guest that will never answer.
+func (c *Control) machineSeen(ctx context.Context, m *nodev1.Machine) error {
+	id, err := sandbox.ParseID(m.GetSandboxId())
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	exited := m.GetState() == nodev1.MachineState_MACHINE_STATE_EXITED
+	if box, err := c.Store.Sandbox(ctx, id); err == nil && exited && box.State == sandbox.StateCreating && box.Generation == m.GetGeneration() {
+		c.engine.Interrupt(box.OperationID, exitError(m))
+	}
+	c.boxes.do(string(id), func() {
+		if exited {
+			c.machineLost(id, m.GetGeneration(), exitReason(m), m.GetDetail())
+		} else {
+			c.machineBack(id, m.GetGeneration())
+		}
+		c.machineStray(id)
+	})
+	return nil
+}
+
+// exitReason is one of the reasons that a record may have.
+func exitReason(m *nodev1.Machine) string {
+	switch r := m.GetReason(); r {
+	case sandbox.ReasonVMMExit, sandbox.ReasonOOM, sandbox.ReasonGuestReboot, sandbox.ReasonHostRestarted:
+		return r
+	}
+	return sandbox.ReasonVMMExit
+}
+
+// machineGone deals with a machine that was removed: by control itself, which then knows, or by somebody else.
+func (c *Control) machineGone(ctx context.Context, id sandbox.ID) error {
+	box, err := c.Store.Sandbox(ctx, id)
+	if err != nil || box.State != sandbox.StateRunning {
+		return nil //nolint:nilerr // a sandbox that is not known needs nothing
+	}
+	c.boxes.do(string(id), func() {
+		c.machineLost(id, box.Generation, sandbox.ReasonVMMExit, "the machine was removed from the host")
+	})
+	return nil
+}
+
+// reconcile finds sandboxes that run in the record and have no machine. The record is read before node is asked, so
+// that a sandbox that became ready in between is not taken for lost.
+func (c *Control) reconcile(ctx context.Context) error {
+	live, err := c.Store.LiveSandboxes(ctx)
+	if err != nil {
+		return storeError(err)
+	}
+	res, err := call(ctx, c.Limits.CallTimeout, c.Deps.Node.ListMachines, &nodev1.ListMachinesRequest{})
+	if err != nil {
+		return err
+	}
+	have := map[string]bool{}
+	for _, m := range res.Machines {
+		have[m.SandboxId] = true
+	}
+	for _, box := range live {
+		if box.State != sandbox.StateRunning || have[string(box.ID)] {
+			continue
+		}
+		c.metrics.drift.WithLabelValues("machine_missing").Inc()
+		c.boxes.do(string(box.ID), func() {
+			c.machineLost(box.ID, box.Generation, sandbox.ReasonVMMExit, "node does not know the machine")
+		})
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+
+	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/auth"
+	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/store"
+)
+
+// uncounted is the driver whose machines are processes of the host: their memory is not reserved.
+const uncounted = "fake"
+
+// plan turns a request into the record of a sandbox to be created. All that is knowable is refused here, before an
+// operation exists.
+func (c *Control) plan(ctx context.Context, spec sandbox.Spec, by auth.Principal) (sandbox.Sandbox, error) {
+	if err := c.node.check(); err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	info := c.info.Load()
+	driver, err := chooseDriver(info, spec.Driver)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	if spec.Name != "" {
+		if _, err := sandbox.ParseName(spec.Name); err != nil {
+			return sandbox.Sandbox{}, err
+		}
+	}
+	if spec.Template == "" {
+		return sandbox.Sandbox{}, invalid("template", "is required")
+	}
+	tpl, err := c.GetTemplate(ctx, spec.Template)
+	if err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	spec = withDefaults(spec, tpl)
+	if err := checkSizes(spec, tpl, driver, info); err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	var token [32]byte
+	rand.Read(token[:]) // never fails (crypto/rand)
+	return sandbox.Sandbox{ID: sandbox.NewID(), Name: spec.Name, State: sandbox.StateCreating,
+		DesiredState: sandbox.StateRunning, Template: sandbox.TemplateRef{Ref: normalRef(spec.Template), Digest: tpl.Digest},
+		Driver: driver.Name, Isolation: driver.Isolation, VCPUs: spec.VCPUs, MemoryMiB: spec.MemoryMiB, DiskMiB: spec.DiskMiB,
+		Env: spec.Env, Metadata: spec.Metadata, Generation: 1, AgentToken: hex.EncodeToString(token[:]), Owner: by.KeyID,
+		CreatedAt: c.Now().UTC()}, nil
+}
+
+func withDefaults(spec sandbox.Spec, tpl sandbox.Template) sandbox.Spec {
+	if spec.VCPUs == 0 {
+		spec.VCPUs = sandbox.DefaultVCPUs
+	}
+	if spec.MemoryMiB == 0 {
+		spec.MemoryMiB = sandbox.DefaultMemoryMiB
+	}
+	if spec.DiskMiB == 0 {
+		spec.DiskMiB = max(sandbox.DefaultDiskMiB, tpl.MinDiskMiB)
+	}
+	return spec
+}
+
+// chooseDriver finds the asked driver, or node's default.
+func chooseDriver(info *nodev1.GetNodeResponse, name string) (*nodev1.Driver, error) {
+	if name == "" {
+		name = info.GetDefaultDriver()
+	}
+	var known []string
+	for _, d := range info.GetDrivers() {
+		known = append(known, d.Name)
+		if d.Name != name {
+			continue
+		}
+		if !d.Available {
+			return nil, &sandbox.Error{Code: sandbox.CodeDriverUnavailable, Message: "this driver does not work on the host",
+				Cause: name + ": " + d.Reason, Remedy: "see space doctor, or use another driver"}
+		}
+		return d, nil
+	}
+	return nil, invalid("driver", fmt.Sprintf("must be one of %v", known))
+}
+
+func checkSizes(spec sandbox.Spec, tpl sandbox.Template, driver *nodev1.Driver, info *nodev1.GetNodeResponse) error {
+	var wrong []sandbox.FieldError
+	within := func(field string, n, low, high int) {
+		if n < low || n > high {
+			wrong = append(wrong, sandbox.FieldError{Field: field, Message: fmt.Sprintf("must be %d to %d", low, high)})
+		}
+	}
+	memory := sandbox.MaxMemoryMiB
+	if driver.Name != uncounted {
+		memory = min(memory, int(info.GetMemoryBytes()>>20))
+	}
+	within("vcpus", spec.VCPUs, sandbox.MinVCPUs, sandbox.MaxVCPUs)
+	within("memory_mib", spec.MemoryMiB, sandbox.MinMemoryMiB, memory)
+	within("disk_mib", spec.DiskMiB, max(sandbox.MinDiskMiB, tpl.MinDiskMiB), sandbox.MaxDiskMiB)
+	if len(wrong) == 0 {
+		return nil
+	}
+	return &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "the request is not valid",
+		Cause: wrong[0].Field + " " + wrong[0].Message, Fields: wrong}
+}
+
+// admit reserves the host's memory for box in the transaction that accepts it, so that requests at the same moment see
+// each other.
+func (c *Control) admit(ctx context.Context, tx store.Tx, box sandbox.Sandbox) error {
+	if box.Driver == uncounted {
+		return nil
+	}
+	usage, err := tx.Usage(ctx, uncounted)
+	if err != nil {
+		return err
+	}
+	have := int64(c.info.Load().GetMemoryBytes() >> 20)
+	if usage.MemoryMiB+int64(box.MemoryMiB) > have {
+		return &sandbox.Error{Code: sandbox.CodeCapacity, Message: "the host has no memory for another sandbox of this size",
+			Cause:  fmt.Sprintf("%d of %d MiB are reserved by %d sandboxes, %d more were asked for", usage.MemoryMiB, have, usage.Sandboxes, box.MemoryMiB),
+			Remedy: "delete sandboxes, or ask for less memory_mib"}
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// routes is what the gateway should serve.
+type routes struct {
+	// push orders what changes single routes or sessions at the gateway (readers) against Configure (writer), which
+	// replaces them all: a change made while a Configure is put together would be undone by it.
+	push sync.RWMutex
+
+	mu    sync.Mutex
+	boxes map[sandbox.ID]route
+}
+
+type route struct {
+	generation int64
+	token      string
+}
+
+func newRoutes() *routes { return &routes{boxes: map[sandbox.ID]route{}} }
+
+func (r *routes) set(box sandbox.Sandbox) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.boxes[box.ID] = route{box.Generation, box.AgentToken}
+}
+
+func (r *routes) remove(id sandbox.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.boxes, id)
+}
+
+func (r *routes) all() map[sandbox.ID]route {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make(map[sandbox.ID]route, len(r.boxes))
+	for id, rt := range r.boxes {
+		out[id] = rt
+	}
+	return out
+}
+
+// message is a route with its sessions.
+func (c *Control) message(ctx context.Context, id sandbox.ID, rt route) (*gatewayv1.Route, error) {
+	commands, err := c.Store.AllCommands(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("read command sessions: %w", err)
+	}
+	msg := &gatewayv1.Route{SandboxId: string(id), Generation: rt.generation, AgentToken: rt.token}
+	for _, cmd := range commands {
+		msg.Sessions = append(msg.Sessions, &gatewayv1.Session{CommandId: string(cmd.ID), ProcessId: string(cmd.ProcessID)})
+	}
+	return msg, nil
+}
+
+// publish makes a ready sandbox reachable. It fails only when ctx ends or the gateway refuses.
+func (c *Control) publish(ctx context.Context, box sandbox.Sandbox) error {
+	c.routes.set(box)
+	return c.insist(ctx, c.gateway, "Publish", transient, func(ctx context.Context) error {
+		c.routes.push.RLock()
+		defer c.routes.push.RUnlock()
+		msg, err := c.message(ctx, box.ID, route{box.Generation, box.AgentToken})
+		if err != nil {
+			return err
+		}
+		_, err = call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.Publish, &gatewayv1.PublishRequest{Route: msg})
+		return err
+	})
+}
+
+// unpublishTimeout is short: a gateway that does not answer gets all routes anew when it is back.
+const unpublishTimeout = 5 * time.Second
+
+// unpublish ends the sandbox's streams and takes it out of the gateway's routes. A gateway that is away cannot serve
+// it, and is configured without it when it is back; one that fails to answer is made to reconnect.
+func (c *Control) unpublish(ctx context.Context, id sandbox.ID, reason string) {
+	c.routes.remove(id)
+	c.routes.push.RLock()
+	defer c.routes.push.RUnlock()
+	if c.gateway.check() != nil {
+		return
+	}
+	_, err := call(ctx, unpublishTimeout, c.Deps.Gateway.Unpublish, &gatewayv1.UnpublishRequest{SandboxId: string(id), Reason: reason})
+	if err != nil {
+		c.gateway.reconnect(fmt.Errorf("unpublish %s: %w", id, err))
+	}
+}
+
+// configure brings the gateway up to date from scratch.
+func (c *Control) configure(ctx context.Context) error {
+	c.routes.push.Lock()
+	defer c.routes.push.Unlock()
+	req := &gatewayv1.ConfigureRequest{VerifyKey: c.Signer.PublicKey()}
+	for id, rt := range c.routes.all() {
+		msg, err := c.message(ctx, id, rt)
+		if err != nil {
+			return err
+		}
+		req.Routes = append(req.Routes, msg)
+	}
+	if _, err := call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.Configure, req); err != nil {
+		return err
+	}
+	c.gateway.set(true) // before the lock is given back: no unpublish may fall between
+	return nil
+}
