@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -80,11 +81,29 @@ func (r *run) copyGuest(agent []byte) (guestos.Manifest, error) {
 			return m, err
 		}
 		r.host.at("guest: copy " + name[:strings.IndexAny(name+"-", "-.")])
-		if err := writeFile(to, name, data, 0o600, owner{}); err != nil {
+		// Readable by all, as guestos makes them: a VMM opens them as another user, by our descriptor.
+		if err := writeFile(to, name, data, 0o444, owner{}); err != nil {
 			return m, err
 		}
 	}
-	return m, nil
+	return m, dropOldGuest(to, m)
+}
+
+// dropOldGuest removes the files of earlier kernels and agents. A node that runs has its own open.
+func dropOldGuest(dir *os.Root, m guestos.Manifest) error {
+	list, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.Name() == m.Kernel.Name || e.Name() == m.Initramfs.Name || e.Name() == "manifest.json" {
+			continue
+		}
+		if err := dir.RemoveAll(e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // kernelMeta depends on the newest kernel made for virtual machines.

@@ -120,6 +120,17 @@ func TestBundle(t *testing.T) {
 	}
 	build("mini", "base")
 	mustSetup(t, opts, offline)
+	// A newer bundle replaces the files; nothing of the old one stays.
+	if err := os.WriteFile(filepath.Join(dir, "node/guest/vmlinux-old"), nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "node/guest/manifest.json")); err != nil {
+		t.Fatal(err)
+	}
+	mustSetup(t, opts, offline)
+	if files, err := os.ReadDir(filepath.Join(dir, "node/guest")); err != nil || len(files) != 3 {
+		t.Errorf("guest files %v, %v", files, err)
+	}
 
 	damaged := filepath.Join(filepath.Dir(dir), "other")
 	files, err := filepath.Glob(filepath.Join(bundleDir, "pool/templates/*/rootfs.img"))
