@@ -24,9 +24,9 @@ const DefaultPath = "/usr/bin/qemu-system-x86_64"
 // driverName is what requests and records say.
 const driverName = "qemu"
 
-// translationMiB bounds the cache of translated code of an emulated machine. It is memory that counts against the
-// machine's group (see Overhead).
-const translationMiB = 64
+// translationMiB bounds the cache of translated code of an emulated machine: a boot needs less than 32, compilers and
+// interpreters more. It is memory that counts against the machine's group (see Overhead), as far as it is used.
+const translationMiB = 128
 
 // killTime bounds the end of a process that did not become a machine.
 const killTime = 10 * time.Second
@@ -136,17 +136,13 @@ func (d *Driver) boot(ctx context.Context, spec vmm.Spec, kvm bool) (*Machine, e
 
 // process is the confinement: what QEMU may open by path is its own program with its libraries and firmware.
 func (d *Driver) process(spec vmm.Spec, l *launch, kvm bool) confine.Spec {
-	a := accel{kvm: kvm, threads: "single"}
-	if spec.VCPUs > 1 {
-		a.threads = "multi"
-	}
 	devices := []string{}
 	if kvm {
 		devices = append(devices, kvmDevice)
 	}
 	prefix := filepath.Dir(filepath.Dir(d.cfg.Path))
 	return confine.Spec{
-		Path: d.cfg.Path, Args: buildArgs(spec, l.fds, a, l.direct), Dir: "/",
+		Path: d.cfg.Path, Args: buildArgs(spec, l.fds, kvm, l.direct), Dir: "/",
 		Files: l.files, Stdout: l.stderr, Stderr: l.stderr,
 		UID: spec.UID, GID: spec.GID, Group: spec.Group,
 		Namespaces: confine.Namespaces{Net: true, IPC: true, Mount: true, Devices: devices},

@@ -242,9 +242,13 @@ func (m *Machine) Console(ctx context.Context) (string, error) {
 			}
 		}
 	}
+	return m.keptConsole(), nil
+}
+
+func (m *Machine) keptConsole() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return vmm.ConsoleText(m.tail), nil
+	return vmm.ConsoleText(m.tail)
 }
 
 // readConsole takes what is in QEMU's ring and keeps the newest part. A guest may write faster than we read, so the

@@ -97,18 +97,26 @@ func (d *Driver) proveAlive(ctx context.Context, kvm bool) (seen string, err err
 
 func (m *Machine) awaitUserSpace(ctx context.Context) (string, error) {
 	for {
+		ended := false
+		select {
+		case <-m.done:
+			ended = true
+		default:
+		}
+		// A guest that gives up ends QEMU too, maybe while we ask; what it said last is kept.
 		text, err := m.Console(ctx)
 		if err != nil {
-			return "", err
+			text = m.keptConsole()
 		}
 		for _, line := range userSpace() {
 			if strings.Contains(text, line) {
 				return text, nil
 			}
 		}
-		select {
-		case <-m.done:
+		if ended {
 			return text, fmt.Errorf("the guest ended: %s", m.exit.Reason)
+		}
+		select {
 		case <-ctx.Done():
 			return text, ctx.Err()
 		case <-time.After(20 * time.Millisecond):
