@@ -39,10 +39,16 @@ type Config struct {
 	// Etc is the directory in which passwd and group are looked up at each use; "" is /etc. The fake driver gives
 	// its own, in which the users of a template stand for the one user there is.
 	Etc string
+	// Only, when not nil, is the one user that processes and files may act as, even if this process is privileged:
+	// the fake driver's, inside a test.
+	Only *Only
 	// Limits bounds what the server keeps; zero fields get their defaults.
 	Limits Limits
 	Logger *slog.Logger
 }
+
+// Only is the one user of a fake guest.
+type Only struct{ UID, GID uint32 }
 
 // Stage is one part of the boot.
 type Stage struct {

@@ -40,7 +40,7 @@ type table struct {
 func newTable(cfg Config) *table {
 	l := cfg.Limits
 	return &table{
-		users: userDatabase{dir: cfg.Etc}, spool: newSpool(l.SpoolPerStream, l.SpoolTotal, l.ReaderPatience),
+		users: userDatabase{dir: cfg.Etc, only: cfg.Only}, spool: newSpool(l.SpoolPerStream, l.SpoolTotal, l.ReaderPatience),
 		reaper: cfg.Reaper, userGroup: cfg.Machine.UserGroup, drainTime: l.DrainTime,
 		capacity: l.Processes, specLimit: max(l.SpoolTotal, maxRequestBytes),
 		processes: map[sandbox.ProcessID]*process{}, watchers: map[*watcher]struct{}{},

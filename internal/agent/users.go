@@ -33,7 +33,18 @@ var (
 const maxDatabase = 4 << 20
 
 // userDatabase reads passwd and group of one directory anew at each look-up, since guests change them.
-type userDatabase struct{ dir string }
+type userDatabase struct {
+	dir  string
+	only *Only // nil: every user that this process can become
+}
+
+// self is the uid that "" stands for: root, unless the agent has no privileges.
+func (db userDatabase) self() int {
+	if db.only != nil {
+		return int(db.only.UID)
+	}
+	return os.Geteuid()
+}
 
 // lookup finds a user by name or decimal uid; "" is root. A uid that passwd does not have stands for itself, and so
 // does root. An agent without privileges knows "" as the user it runs as, refuses every other uid
@@ -43,13 +54,19 @@ func (db userDatabase) lookup(user string) (account, error) {
 	if err != nil {
 		return account{}, err
 	}
+	if user == "" {
+		user = strconv.Itoa(db.self())
+	}
 	a, err := findAccount(lines, user)
 	if err != nil {
 		return account{}, err
 	}
-	if !privileged() {
-		if user != "" && a.uid != os.Geteuid() {
+	if db.only != nil || !privileged() {
+		if a.uid != db.self() {
 			return account{}, fmt.Errorf("user %q: %w", user, errUserRefused)
+		}
+		if db.only != nil {
+			a.gid = int(db.only.GID)
 		}
 		return a, nil
 	}
@@ -63,9 +80,6 @@ func (db userDatabase) lookup(user string) (account, error) {
 
 // findAccount looks a user up in passwd lines.
 func findAccount(lines [][]string, user string) (account, error) {
-	if user == "" {
-		user = strconv.Itoa(os.Geteuid()) // root, unless the agent has no privileges
-	}
 	uid, numeric := parseID(user)
 	for _, f := range lines {
 		a, ok := parseAccount(f)
