@@ -105,12 +105,13 @@ type attachment struct {
 	idle     *time.Timer
 	inHold   atomic.Bool // the client's input waits for the process; its pongs cannot be seen meanwhile
 	stdinErr bool        // the client has been told that its input goes nowhere; of stdinLoop
-	ended    sync.Once
+	ending   atomic.Bool
+	ended    chan struct{}
 }
 
 func newAttachment(h *Handler, s Session, src *source, conn *websocket.Conn, sock *lingerConn) *attachment {
 	conn.SetReadLimit(maxFrameIn)
-	a := &attachment{h: h, session: s, src: src, conn: conn, sock: sock, stdin: make(chan stdinItem, stdinQueue)}
+	a := &attachment{h: h, session: s, src: src, conn: conn, sock: sock, stdin: make(chan stdinItem, stdinQueue), ended: make(chan struct{})}
 	a.io, a.cutIO = context.WithCancel(context.Background())
 	return a
 }
@@ -121,7 +122,7 @@ func (a *attachment) run(ctx context.Context, cancel context.CancelCauseFunc) {
 	defer a.idle.Stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { cancel(a.readLoop(ctx)) })
-	wg.Go(func() { a.stdinLoop(ctx) })
+	wg.Go(func() { cancel(a.stdinLoop(ctx)) })
 	wg.Go(func() { a.pingLoop(ctx) })
 	// A pump that waits for a slow client does not see the end of the session's life.
 	stop := context.AfterFunc(ctx, func() { a.end(context.Cause(ctx)) })
@@ -137,14 +138,19 @@ func (a *attachment) run(ctx context.Context, cancel context.CancelCauseFunc) {
 // end sends the close frame for err and gives the client closeGrace to answer it. Only the first call counts; others
 // wait for it.
 func (a *attachment) end(err error) {
-	a.ended.Do(func() {
-		code, reason := closeCode(err)
-		a.h.logger.Debug("attachment ends", "command", a.session.CommandID, "code", int(code), "reason", reason)
+	if a.ending.Swap(true) {
+		<-a.ended
+		return
+	}
+	defer close(a.ended)
+	code, reason := closeCode(err)
+	a.h.logger.Debug("attachment ends", "command", a.session.CommandID, "code", int(code), "reason", reason)
+	if code != apiv1.CloseExit { // a client that is behind at the regular end gets all the time Close takes
 		grace := time.AfterFunc(closeGrace, a.cutIO)
 		defer grace.Stop()
-		// An error here means that the client has gone already.
-		_ = a.conn.Close(code, reasonText(reason))
-	})
+	}
+	// An error here means that the client has gone already.
+	_ = a.conn.Close(code, reasonText(reason))
 }
 
 // finish closes the socket. A client that is behind at the regular end may still read what is left, unless the gateway
@@ -249,6 +255,10 @@ func (a *attachment) pingLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if a.inHold.Load() {
+			// We would not see the pong, and a client that is stuck in sending its input cannot even send it.
+			continue
 		}
 		if a.conn.Ping(a.io) != nil {
 			return

@@ -41,6 +41,7 @@ type Session struct {
 // Guest is the agent of one sandbox, as far as the data plane needs it. Errors are *sandbox.Error: CodeUnavailable and
 // CodeGuestNotReady when it cannot be reached, CodeGuestFault when it answers nonsense.
 type Guest interface {
+	GetProcess(ctx context.Context, id sandbox.ProcessID) (*agentv1.Process, error)
 	Attach(ctx context.Context, req *agentv1.AttachRequest) (Stream, error)
 	WriteStdin(ctx context.Context, req *agentv1.WriteStdinRequest) (stdinBytes uint64, err error)
 	SignalProcess(ctx context.Context, id sandbox.ProcessID, signal string) error

@@ -28,6 +28,9 @@ type source struct {
 	Started *agentv1.Process
 	next    map[agentv1.OutputStream]uint64
 	stream  Stream
+
+	troubleSince time.Time // zero: the guest answers
+	pause        time.Duration
 }
 
 // event is one step of a source: data, a gap or, last, the process's end. Exit is nil at the end of a source that
@@ -55,24 +58,35 @@ type gap struct{ from, to uint64 }
 // source's whole life. Agents that cannot be reached are tried again for patience.
 func openSource(ctx context.Context, s Session, follow bool, wants map[agentv1.OutputStream]position, patience time.Duration) (*source, error) {
 	src := &source{ctx: ctx, session: s, follow: follow, patience: patience, next: map[agentv1.OutputStream]uint64{}}
-	positions := make([]*agentv1.StreamPosition, 0, len(wants))
-	for _, stream := range []agentv1.OutputStream{agentv1.OutputStream_OUTPUT_STREAM_STDOUT, agentv1.OutputStream_OUTPUT_STREAM_STDERR} {
-		if want, ok := wants[stream]; ok {
-			positions = append(positions, &agentv1.StreamPosition{Stream: stream, Offset: want.offset, End: want.end})
+	err := src.patiently(func() (err error) {
+		if err = src.locate(wants); err == nil {
+			src.Started, err = src.attach()
 		}
-	}
-	p, err := src.attachPatiently(positions)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	src.Started = p
-	for stream, want := range wants {
-		if want.end {
-			want.offset = streamEnd(p, stream)
-		}
-		src.next[stream] = want.offset
-	}
 	return src, nil
+}
+
+// locate turns the wanted positions into offsets. "end" is looked up beforehand, so that the offset told to the client
+// is exactly where the stream begins, however much is written meanwhile.
+func (s *source) locate(wants map[agentv1.OutputStream]position) error {
+	var now *agentv1.Process
+	for stream, want := range wants {
+		if want.end && now == nil {
+			var err error
+			if now, err = s.session.Guest.GetProcess(s.ctx, s.session.ProcessID); err != nil {
+				return err
+			}
+		}
+		s.next[stream] = want.offset
+		if want.end {
+			s.next[stream] = streamEnd(now, stream)
+		}
+	}
+	return nil
 }
 
 func streamEnd(p *agentv1.Process, stream agentv1.OutputStream) uint64 {
@@ -97,6 +111,7 @@ func (s *source) Next() (event, error) {
 	for {
 		res, err := s.stream.Receive()
 		if err == nil {
+			s.troubleSince = time.Time{}
 			return s.check(res)
 		}
 		if errors.Is(err, io.EOF) && !s.follow {
@@ -113,19 +128,14 @@ func (s *source) resume(cause error) error {
 	if errors.Is(cause, io.EOF) {
 		cause = &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "the agent ended the stream too early", Err: cause}
 	}
-	if s.ctx.Err() != nil {
-		return context.Cause(s.ctx)
-	}
-	if !worthRetry(cause) {
-		return cause
+	if err := s.pauseAfter(cause); err != nil {
+		return err
 	}
 	s.stream.Close()
-	positions := make([]*agentv1.StreamPosition, 0, len(s.next))
-	for stream, offset := range s.next {
-		positions = append(positions, &agentv1.StreamPosition{Stream: stream, Offset: offset})
-	}
-	_, err := s.attachPatiently(positions)
-	return err
+	return s.patiently(func() error {
+		_, err := s.attach()
+		return err
+	})
 }
 
 func worthRetry(err error) bool {
@@ -133,30 +143,50 @@ func worthRetry(err error) bool {
 	return code == sandbox.CodeUnavailable || code == sandbox.CodeGuestNotReady
 }
 
-func (s *source) attachPatiently(positions []*agentv1.StreamPosition) (*agentv1.Process, error) {
-	giveUp := time.Now().Add(s.patience)
-	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
-		p, err := s.attach(positions)
+// patiently calls try until it succeeds, fails for good, or the guest has been in trouble for too long.
+func (s *source) patiently(try func() error) error {
+	for {
+		err := try()
 		if err == nil {
-			return p, nil
+			return nil
 		}
-		if s.ctx.Err() != nil {
-			return nil, context.Cause(s.ctx)
-		}
-		if !worthRetry(err) || time.Now().Add(pause).After(giveUp) {
-			return nil, err
-		}
-		select {
-		case <-s.ctx.Done():
-			return nil, context.Cause(s.ctx)
-		case <-time.After(pause):
+		if err := s.pauseAfter(err); err != nil {
+			return err
 		}
 	}
 }
 
-func (s *source) attach(positions []*agentv1.StreamPosition) (*agentv1.Process, error) {
-	stream, err := s.session.Guest.Attach(s.ctx, &agentv1.AttachRequest{ProcessId: string(s.session.ProcessID),
-		Start: s.follow, Follow: s.follow, Positions: positions})
+// pauseAfter waits before another try, longer each time, or returns why there is no point in one. Only an event, not
+// an attach that succeeds, ends the trouble: an agent that drops every stream at once gets no busy loop out of us.
+func (s *source) pauseAfter(cause error) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	if !worthRetry(cause) {
+		return cause
+	}
+	if s.troubleSince.IsZero() {
+		s.troubleSince, s.pause = time.Now(), retryFirst
+	}
+	if time.Since(s.troubleSince)+s.pause > s.patience {
+		return cause
+	}
+	select {
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	case <-time.After(s.pause):
+		s.pause = min(2*s.pause, retryMax)
+		return nil
+	}
+}
+
+// attach opens a stream from the next offsets on.
+func (s *source) attach() (*agentv1.Process, error) {
+	req := &agentv1.AttachRequest{ProcessId: string(s.session.ProcessID), Start: s.follow, Follow: s.follow}
+	for stream, offset := range s.next {
+		req.Positions = append(req.Positions, &agentv1.StreamPosition{Stream: stream, Offset: offset})
+	}
+	stream, err := s.session.Guest.Attach(s.ctx, req)
 	if err != nil {
 		return nil, err
 	}

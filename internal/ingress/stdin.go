@@ -123,11 +123,13 @@ func (a *attachment) enqueue(ctx context.Context, item stdinItem) error {
 
 // stdinLoop writes the client's input to the process in the order of its arrival. Input that can go nowhere any more
 // is told once and then dropped, so that the client's control frames and pongs are still seen.
-func (a *attachment) stdinLoop(ctx context.Context) {
+//
+// It returns when ctx ends, or why the connection has to.
+func (a *attachment) stdinLoop(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return context.Cause(ctx)
 		case item := <-a.stdin:
 			if a.stdinErr {
 				continue
@@ -137,9 +139,12 @@ func (a *attachment) stdinLoop(ctx context.Context) {
 			if err == nil || ctx.Err() != nil {
 				continue
 			}
+			if worthRetry(err) { // how much was taken is not known: the client's next attach tells
+				return err
+			}
 			a.stdinErr = true
-			if a.sendControl(newErrorFrame(err)) != nil {
-				return
+			if err := a.sendControl(newErrorFrame(err)); err != nil {
+				return err
 			}
 		}
 	}
