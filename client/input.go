@@ -1,0 +1,166 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/coder/websocket"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+)
+
+const (
+	inputChunk  = 32 << 10 // one frame
+	inputAhead  = 1 << 20  // written by the caller, not sent yet
+	inputInSync = 1 << 20  // sent since the server was last known to have read everything
+	// inputKept is how much of what was sent is kept, to be sent again after a broken connection. The server has at
+	// most inputInSync and its own queue of 256 KiB that the process has not accepted.
+	inputKept = 2 << 20
+)
+
+var errAttachmentEnded = errors.New("the attachment has ended")
+
+// input is the standard input of an Attachment: a window of bytes, of which the first part was sent on the connection
+// that is open now. After a broken connection the server says how many bytes the process has accepted, and sending goes
+// on from there. That is exact as long as nobody else writes to the same session.
+type input struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced at each change
+	started bool          // base is known
+	base    uint64        // offset of buf[0] in the process's input
+	buf     []byte
+	sent    int // bytes of buf that were sent on this connection
+	eof     bool
+	stopped bool
+}
+
+func (in *input) init() { in.changed = make(chan struct{}) }
+
+func (in *input) notify() {
+	close(in.changed)
+	in.changed = make(chan struct{})
+}
+
+// write queues p, waiting while too much is queued.
+func (in *input) write(p []byte) (int, error) {
+	total := 0
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for {
+		switch {
+		case in.stopped:
+			return total, errAttachmentEnded
+		case in.eof:
+			return total, errors.New("standard input is closed")
+		case len(p) == 0:
+			return total, nil
+		}
+		if room := inputAhead - (len(in.buf) - in.sent); room > 0 {
+			n := min(room, len(p))
+			in.buf = append(in.buf, p[:n]...)
+			p, total = p[n:], total+n
+			in.notify()
+			continue
+		}
+		in.wait(nil)
+	}
+}
+
+// wait gives the lock up until something changes or done is closed.
+func (in *input) wait(done <-chan struct{}) {
+	changed := in.changed
+	in.mu.Unlock()
+	defer in.mu.Lock()
+	select {
+	case <-changed:
+	case <-done:
+	}
+}
+
+func (in *input) close() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.eof = true
+	in.notify()
+}
+
+func (in *input) stop() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.stopped = true
+	in.notify()
+}
+
+// resume sets what is to be sent on a new connection, of a process that has accepted so many bytes.
+func (in *input) resume(accepted uint64) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.started {
+		in.started, in.base = true, accepted
+	}
+	if accepted < in.base {
+		return errors.New("a part of the standard input was lost with the connection")
+	}
+	in.sent = int(min(accepted-in.base, uint64(len(in.buf))))
+	in.notify()
+	return nil
+}
+
+// next returns what is to be sent next; eof once after all of it; ok is false when the connection has ended.
+func (in *input) next(ctx context.Context, eofSent bool) (chunk []byte, eof, ok bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for ctx.Err() == nil && !in.stopped {
+		if rest := in.buf[in.sent:]; len(rest) > 0 {
+			return append([]byte{apiv1.ChannelStdin}, rest[:min(len(rest), inputChunk)]...), false, true
+		}
+		if in.eof && !eofSent {
+			return nil, true, true
+		}
+		in.wait(ctx.Done())
+	}
+	return nil, false, false
+}
+
+// advance notes that n more bytes were sent, and forgets what need not be sent again.
+func (in *input) advance(n int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.sent += n
+	if drop := in.sent - inputKept; drop >= inputKept { // in large steps, so that moving the rest costs little
+		in.buf = append(in.buf[:0], in.buf[drop:]...)
+		in.base += uint64(drop)
+		in.sent -= drop
+	}
+	in.notify()
+}
+
+// send sends on one connection until it or the attachment ends. Errors are the reader's to see.
+func (in *input) send(ctx context.Context, conn *websocket.Conn) {
+	eofSent, inFlight := false, 0
+	for {
+		chunk, eof, ok := in.next(ctx, eofSent)
+		if !ok {
+			return
+		}
+		if eof {
+			chunk, eofSent = append([]byte{apiv1.ChannelControl}, `{"type":"`+apiv1.FrameEOF+`"}`...), true
+		}
+		if conn.Write(ctx, websocket.MessageBinary, chunk) != nil {
+			return
+		}
+		if eof {
+			continue
+		}
+		n := len(chunk) - 1
+		in.advance(n)
+		if inFlight += n; inFlight >= inputInSync {
+			// The answer comes after everything before it has been read, so no more than this is ever under way.
+			if conn.Ping(ctx) != nil {
+				return
+			}
+			inFlight = 0
+		}
+	}
+}

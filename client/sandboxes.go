@@ -1,0 +1,55 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+)
+
+// CreateSandbox accepts the creation of a sandbox. With Wait it returns when the sandbox is ready, or with the error
+// that kept it from becoming so. It takes Wait and IdempotencyKey.
+func (c *Client) CreateSandbox(ctx context.Context, in apiv1.CreateSandbox, opts ...Option) (*apiv1.Lifecycle, error) {
+	return do[apiv1.Lifecycle](ctx, c, call{method: http.MethodPost, path: join("sandboxes"), in: in}.with(opts))
+}
+
+// Sandbox returns a sandbox by id or name.
+func (c *Client) Sandbox(ctx context.Context, ref string) (*apiv1.Sandbox, error) {
+	return do[apiv1.Sandbox](ctx, c, call{method: http.MethodGet, path: join("sandboxes", ref)})
+}
+
+// SandboxQuery selects sandboxes; deleted ones only when States names them.
+type SandboxQuery struct {
+	Page
+	States       []string
+	CreatedAfter time.Time
+	Template     string // reference or digest, as the sandbox shows it
+	Metadata     map[string]string
+}
+
+// ListSandboxes returns one part of the list of sandboxes, newest first.
+func (c *Client) ListSandboxes(ctx context.Context, query SandboxQuery) (*apiv1.List[apiv1.Sandbox], error) {
+	q := query.values()
+	setList(q, "state", query.States)
+	if !query.CreatedAfter.IsZero() {
+		q.Set("created_after", query.CreatedAfter.UTC().Format(time.RFC3339Nano))
+	}
+	if query.Template != "" {
+		q.Set("template", query.Template)
+	}
+	for k, v := range query.Metadata {
+		q.Set("metadata."+k, v)
+	}
+	return do[apiv1.List[apiv1.Sandbox]](ctx, c, call{method: http.MethodGet, path: join("sandboxes"), query: q})
+}
+
+// PatchSandbox changes name and metadata: what is nil stays; an empty name removes the name.
+func (c *Client) PatchSandbox(ctx context.Context, ref string, in apiv1.PatchSandbox) (*apiv1.Sandbox, error) {
+	return do[apiv1.Sandbox](ctx, c, call{method: http.MethodPatch, path: join("sandboxes", ref), in: in})
+}
+
+// DeleteSandbox accepts the deletion of a sandbox, in whatever state it is. It takes every Option.
+func (c *Client) DeleteSandbox(ctx context.Context, ref string, opts ...Option) (*apiv1.Lifecycle, error) {
+	return do[apiv1.Lifecycle](ctx, c, call{method: http.MethodDelete, path: join("sandboxes", ref)}.with(opts))
+}
