@@ -1,0 +1,185 @@
+package control_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/api/proto/node/v1/nodev1connect"
+)
+
+const (
+	miniDigest = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
+	baseDigest = "sha256:2222222222222222222222222222222222222222222222222222222222222222"
+)
+
+// fakeNode is a node whose machines are entries of a map.
+type fakeNode struct {
+	nodev1connect.UnimplementedNodeServiceHandler
+
+	mu        sync.Mutex
+	machines  map[string]*nodev1.Machine
+	templates []*nodev1.Template
+	ensured   map[string]int // EnsureMachine calls by sandbox
+	watchers  map[chan *nodev1.WatchMachinesResponse]struct{}
+	// hook runs before each call; an error fails it. Set with setHook.
+	hook func(ctx context.Context, call, id string) error
+}
+
+func newFakeNode() *fakeNode {
+	return &fakeNode{machines: map[string]*nodev1.Machine{}, ensured: map[string]int{},
+		watchers: map[chan *nodev1.WatchMachinesResponse]struct{}{},
+		templates: []*nodev1.Template{
+			{Digest: miniDigest, Names: []string{"mini:latest"}, CreatedAt: timestamppb.Now(), MinDiskMib: 64},
+			{Digest: baseDigest, Names: []string{"base:latest", "base:1"}, CreatedAt: timestamppb.Now(), MinDiskMib: 1024,
+				Env: map[string]string{"LANG": "C.UTF-8", "A": "template"}, User: "user", Workdir: "/srv"},
+		}}
+}
+
+func (n *fakeNode) setHook(hook func(ctx context.Context, call, id string) error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hook = hook
+}
+
+func (n *fakeNode) enter(ctx context.Context, call, id string) error {
+	n.mu.Lock()
+	hook := n.hook
+	n.mu.Unlock()
+	if hook == nil {
+		return nil
+	}
+	return hook(ctx, call, id)
+}
+
+// tell sends an event to every watcher; n.mu is held.
+func (n *fakeNode) tell(e *nodev1.WatchMachinesResponse) {
+	for w := range n.watchers {
+		w <- e
+	}
+}
+
+func machineEvent(m *nodev1.Machine) *nodev1.WatchMachinesResponse {
+	return &nodev1.WatchMachinesResponse{Event: &nodev1.WatchMachinesResponse_Machine{Machine: m}}
+}
+
+func (n *fakeNode) GetNode(ctx context.Context, _ *connect.Request[nodev1.GetNodeRequest]) (*connect.Response[nodev1.GetNodeResponse], error) {
+	if err := n.enter(ctx, "GetNode", ""); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&nodev1.GetNodeResponse{InstanceId: "i", InstallationId: "abcdef", DefaultDriver: "qemu",
+		Cpus: 2, MemoryBytes: 8192 << 20, MemoryAvailableBytes: 4096 << 20, Kernel: "6.1", Pool: &nodev1.Pool{Kind: "copy"},
+		Drivers: []*nodev1.Driver{{Name: "qemu", Available: true, Isolation: "microvm/emulated"},
+			{Name: "firecracker", Reason: "no KVM"}, {Name: "fake", Available: true, Isolation: "none"}}}), nil
+}
+
+func (n *fakeNode) ListTemplates(ctx context.Context, _ *connect.Request[nodev1.ListTemplatesRequest]) (*connect.Response[nodev1.ListTemplatesResponse], error) {
+	if err := n.enter(ctx, "ListTemplates", ""); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return connect.NewResponse(&nodev1.ListTemplatesResponse{Templates: slices.Clone(n.templates)}), nil
+}
+
+func (n *fakeNode) EnsureMachine(ctx context.Context, req *connect.Request[nodev1.EnsureMachineRequest]) (*connect.Response[nodev1.EnsureMachineResponse], error) {
+	id := req.Msg.SandboxId
+	n.mu.Lock()
+	n.ensured[id]++
+	n.mu.Unlock()
+	if err := n.enter(ctx, "EnsureMachine", id); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.machines[id]
+	if m == nil {
+		m = &nodev1.Machine{SandboxId: id, Generation: req.Msg.Generation, State: nodev1.MachineState_MACHINE_STATE_RUNNING,
+			Driver: req.Msg.Driver, Isolation: "microvm/emulated"}
+		n.machines[id] = m
+		n.tell(machineEvent(m))
+	}
+	return connect.NewResponse(&nodev1.EnsureMachineResponse{Machine: m,
+		Stages: []*nodev1.Stage{{Name: "disk", Ms: 1}, {Name: "boot", Ms: 2}}}), nil
+}
+
+func (n *fakeNode) DeleteMachine(ctx context.Context, req *connect.Request[nodev1.DeleteMachineRequest]) (*connect.Response[nodev1.DeleteMachineResponse], error) {
+	if err := n.enter(ctx, "DeleteMachine", req.Msg.SandboxId); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.drop(req.Msg.SandboxId)
+	return connect.NewResponse(&nodev1.DeleteMachineResponse{}), nil
+}
+
+// drop removes a machine and tells; n.mu is held.
+func (n *fakeNode) drop(id string) {
+	if n.machines[id] != nil {
+		delete(n.machines, id)
+		n.tell(&nodev1.WatchMachinesResponse{Event: &nodev1.WatchMachinesResponse_DeletedSandboxId{DeletedSandboxId: id}})
+	}
+}
+
+func (n *fakeNode) ListMachines(ctx context.Context, _ *connect.Request[nodev1.ListMachinesRequest]) (*connect.Response[nodev1.ListMachinesResponse], error) {
+	if err := n.enter(ctx, "ListMachines", ""); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return connect.NewResponse(&nodev1.ListMachinesResponse{Machines: slices.Collect(maps.Values(n.machines))}), nil
+}
+
+func (n *fakeNode) WatchMachines(ctx context.Context, _ *connect.Request[nodev1.WatchMachinesRequest], s *connect.ServerStream[nodev1.WatchMachinesResponse]) error {
+	events := make(chan *nodev1.WatchMachinesResponse, 4096)
+	n.mu.Lock()
+	for _, m := range n.machines {
+		events <- machineEvent(m)
+	}
+	events <- &nodev1.WatchMachinesResponse{Event: &nodev1.WatchMachinesResponse_Synced{Synced: true}}
+	n.watchers[events] = struct{}{}
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.watchers, events)
+	}()
+	for {
+		select {
+		case e := <-events:
+			if err := s.Send(e); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// exit ends a machine as a crashed VMM would.
+func (n *fakeNode) exit(id, reason, detail string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	old := n.machines[id]
+	m := &nodev1.Machine{SandboxId: id, Generation: old.Generation, State: nodev1.MachineState_MACHINE_STATE_EXITED,
+		Driver: old.Driver, Isolation: old.Isolation, Reason: reason, Detail: detail}
+	n.machines[id] = m
+	n.tell(machineEvent(m))
+}
+
+func (n *fakeNode) ids() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.machines))
+}
+
+func (n *fakeNode) ensures(id string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ensured[id]
+}
