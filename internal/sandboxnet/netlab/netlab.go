@@ -66,6 +66,8 @@ type Link struct {
 	Neighbours map[netip.Addr]string
 	// Routes go out of this link without a gateway.
 	Routes []netip.Prefix
+	// Gateway, if set, is the way to everything else.
+	Gateway netip.Addr
 }
 
 // Tap makes a tap with vnet headers in the namespace, up, and returns the end that a machine would hold.
@@ -151,6 +153,12 @@ func configure(l Link) error {
 			r := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(p), Scope: netlink.SCOPE_LINK}
 			if err := netlink.RouteAdd(r); err != nil {
 				return fmt.Errorf("route %s: %w", p, err)
+			}
+		}
+		if l.Gateway.IsValid() {
+			r := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: l.Gateway.AsSlice()}
+			if err := netlink.RouteAdd(r); err != nil {
+				return fmt.Errorf("default route by %s: %w", l.Gateway, err)
 			}
 		}
 		return nil
