@@ -284,7 +284,7 @@ func closeCode(err error) (websocket.StatusCode, string) {
 	e, ok := errors.AsType[*sandbox.Error](err)
 	switch {
 	case !ok: // the client has gone, or does not read
-		return websocket.StatusGoingAway, "connection lost"
+		return websocket.StatusGoingAway, "going away: attach again from your offsets"
 	case worthRetry(e):
 		return websocket.StatusTryAgainLater, string(e.Code) + ": attach again from your offsets"
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"sync"
 	"testing"
@@ -247,7 +248,7 @@ func newPlane(t *testing.T, limits Limits) *plane {
 	t.Helper()
 	p := preparePlane(t, limits)
 	p.server = httptest.NewUnstartedServer(p.handler)
-	p.server.Config = NewServer(p.handler, p.handler.logger)
+	p.server.Config = p.httpServer()
 	p.server.Start()
 	t.Cleanup(func() {
 		p.end(ErrRestart)
@@ -267,6 +268,12 @@ func preparePlane(t *testing.T, limits Limits) *plane {
 	logger := slog.New(slog.NewTextHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	p.handler = New(Config{Backend: p, Logger: logger, Limits: limits})
 	return p
+}
+
+// httpServer is a server whose own log is checked too.
+func (p *plane) httpServer() *http.Server {
+	return &http.Server{Handler: p.handler, ReadHeaderTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(p.handler.logger.Handler(), slog.LevelDebug)}
 }
 
 func (p *plane) VerifyAttach(token string) (auth.AttachClaims, error) {

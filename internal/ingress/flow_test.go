@@ -40,7 +40,7 @@ func (l pipeListener) dial(context.Context, string, string) (net.Conn, error) {
 func (p *plane) servePipe(t *testing.T) *http.Client {
 	t.Helper()
 	l := pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-	srv := NewServer(p.handler, p.handler.logger)
+	srv := p.httpServer()
 	go srv.Serve(l)
 	transport := &http.Transport{DialContext: l.dial}
 	t.Cleanup(func() {
@@ -183,7 +183,7 @@ func TestInputThatWaitsIsNotIdle(t *testing.T) {
 		go func() {
 			sent <- conn.Write(t.Context(), websocket.MessageBinary, make([]byte, maxFrameIn))
 		}()
-		time.Sleep(time.Hour) // of the fake clock
+		time.Sleep(time.Hour + time.Second) // of the fake clock
 		close(hold)
 		if err := <-sent; err != nil {
 			t.Errorf("after an hour: %v", err)

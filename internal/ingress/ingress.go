@@ -113,6 +113,9 @@ func New(cfg Config) *Handler {
 	return &Handler{backend: cfg.Backend, logger: cfg.Logger, limits: limits, slots: newSlots(limits.PerSandbox, limits.Total)}
 }
 
+// Wait returns when no attachment is open. End the lives of all sessions first.
+func (h *Handler) Wait() { h.slots.wait() }
+
 // ServeHTTP routes by the exact path; nothing is cleaned or redirected. Only the path is ever logged: the query may
 // hold a token.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

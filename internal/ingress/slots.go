@@ -12,12 +12,15 @@ type slots struct {
 	perSandbox, total int
 
 	mu   sync.Mutex
+	none *sync.Cond // all has become 0
 	open map[sandbox.ID]int
 	all  int
 }
 
 func newSlots(perSandbox, total int) *slots {
-	return &slots{perSandbox: perSandbox, total: total, open: map[sandbox.ID]int{}}
+	s := &slots{perSandbox: perSandbox, total: total, open: map[sandbox.ID]int{}}
+	s.none = sync.NewCond(&s.mu)
+	return s
 }
 
 // take counts one more attachment, or says why there cannot be one. release must be called once.
@@ -37,8 +40,19 @@ func (s *slots) take(id sandbox.ID) (release func(), err error) {
 func (s *slots) release(id sandbox.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all--
+	if s.all--; s.all == 0 {
+		s.none.Broadcast()
+	}
 	if s.open[id]--; s.open[id] == 0 {
 		delete(s.open, id)
+	}
+}
+
+// wait returns when nothing is open.
+func (s *slots) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.all > 0 {
+		s.none.Wait()
 	}
 }

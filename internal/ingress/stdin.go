@@ -112,7 +112,10 @@ func (a *attachment) enqueue(ctx context.Context, item stdinItem) error {
 	default:
 	}
 	a.inHold.Store(true)
-	defer a.inHold.Store(false)
+	defer func() {
+		a.moved()
+		a.inHold.Store(false)
+	}()
 	select {
 	case a.stdin <- item:
 		return nil

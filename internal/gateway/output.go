@@ -1,0 +1,75 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"connectrpc.com/connect"
+
+	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
+	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
+	"github.com/space-sandbox/space/internal/guest"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// maxOutputBytes is what ReadOutput returns at most, also when more is asked.
+const maxOutputBytes = 1 << 20
+
+// ReadOutput implements GatewayService.
+func (s *service) ReadOutput(ctx context.Context, req *connect.Request[gatewayv1.ReadOutputRequest]) (*connect.Response[gatewayv1.ReadOutputResponse], error) {
+	m := req.Msg
+	rt, process, err := s.target(m)
+	if err != nil {
+		return nil, err
+	}
+	if m.GetStream() != agentv1.OutputStream_OUTPUT_STREAM_STDOUT && m.GetStream() != agentv1.OutputStream_OUTPUT_STREAM_STDERR {
+		return nil, sandbox.Errorf(sandbox.CodeInvalidArgument, "stream %d is not known", m.GetStream())
+	}
+	limit := int(min(m.GetMaxBytes(), maxOutputBytes))
+	if limit == 0 {
+		limit = maxOutputBytes
+	}
+	stream, err := rt.guest.Attach(ctx, &agentv1.AttachRequest{ProcessId: string(process),
+		Positions: []*agentv1.StreamPosition{{Stream: m.GetStream(), Offset: m.GetOffset()}}})
+	if err != nil {
+		return nil, s.over(rt, err)
+	}
+	defer stream.Close()
+	out, err := readOutput(stream, m.GetOffset(), limit)
+	if err != nil {
+		return nil, s.over(rt, err)
+	}
+	return connect.NewResponse(out), nil
+}
+
+// readOutput takes up to limit bytes that lie together: a gap before the first byte moves the offset, a later one ends
+// the answer.
+func readOutput(stream *guest.Attachment, offset uint64, limit int) (*gatewayv1.ReadOutputResponse, error) {
+	out := &gatewayv1.ReadOutputResponse{Offset: offset}
+	for {
+		res, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		switch e := res.GetEvent().(type) {
+		case *agentv1.AttachResponse_Gap_:
+			if len(out.Data) > 0 {
+				out.More = true
+				return out, nil
+			}
+			out.Offset = e.Gap.GetTo()
+		case *agentv1.AttachResponse_Data_:
+			data := e.Data.GetData()
+			room := limit - len(out.Data)
+			out.Data = append(out.Data, data[:min(room, len(data))]...)
+			if len(data) > room {
+				out.More = true
+				return out, nil
+			}
+		}
+	}
+}

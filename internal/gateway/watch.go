@@ -1,0 +1,107 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"connectrpc.com/connect"
+
+	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
+	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// Back-off between attempts to watch an agent, with jitter.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 2 * time.Second
+)
+
+var errResync = errors.New("the whole state is wanted again")
+
+// watchAgent follows the processes of a route's sandbox until the route ends.
+func (g *Gateway) watchAgent(rt *route) {
+	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
+		synced, err := g.watchOnce(rt)
+		if rt.life.Err() != nil {
+			return
+		}
+		if errors.Is(err, errResync) {
+			delay = firstRetry / 2
+			continue
+		}
+		if synced {
+			delay = firstRetry
+		}
+		g.deps.Logger.Info("the watch of an agent ended; trying again", "sandbox_id", rt.id, "generation", rt.generation, "error", err)
+		select {
+		case <-time.After(delay/2 + rand.N(delay)):
+		case <-rt.life.Done():
+			return
+		}
+	}
+}
+
+// watchOnce follows one stream and reports whether it came as far as synced.
+func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
+	ctx, cancel := context.WithCancelCause(rt.life)
+	defer cancel(nil)
+	stream, err := rt.guest.WatchProcesses(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer stream.Close()
+	go func() {
+		select {
+		case <-rt.resync:
+			cancel(errResync)
+		case <-ctx.Done():
+		}
+	}()
+	rt.room.begin()
+	for {
+		res, err := stream.Receive()
+		if err != nil {
+			if errors.Is(context.Cause(ctx), errResync) {
+				err = errResync
+			}
+			return synced, err
+		}
+		switch e := res.GetEvent().(type) {
+		case *agentv1.WatchProcessesResponse_Process:
+			// A guest may invent processes; control hears only of those it made.
+			if g.knows(rt, sandbox.ProcessID(e.Process.GetProcessId())) {
+				rt.room.changed(e.Process)
+			}
+		case *agentv1.WatchProcessesResponse_Synced:
+			synced = true
+			rt.room.sync()
+		}
+	}
+}
+
+// Watch implements GatewayService.
+func (s *service) Watch(ctx context.Context, _ *connect.Request[gatewayv1.WatchRequest], out *connect.ServerStream[gatewayv1.WatchResponse]) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.g.ctx, func() { cancel(closing()) })()
+	f := s.g.board.subscribe()
+	defer s.g.board.unsubscribe(f)
+	s.g.mu.Lock()
+	hello := &gatewayv1.WatchResponse_Hello{InstanceId: s.g.instance, Configured: s.g.verifier != nil}
+	s.g.mu.Unlock()
+	if err := out.Send(&gatewayv1.WatchResponse{Event: &gatewayv1.WatchResponse_Hello_{Hello: hello}}); err != nil {
+		return err
+	}
+	for {
+		res, err := f.next(ctx)
+		if err != nil {
+			return err
+		}
+		if err := out.Send(res); err != nil {
+			return err
+		}
+	}
+}
