@@ -108,8 +108,8 @@ func (a *Attachment) CloseStdin() { a.in.close() }
 // run follows the session over as many connections as it takes.
 func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, error) {
 	retry := backoff{limit: patience}
+	var progress uint64 // bytes moved in either direction
 	for {
-		before := a.stdout.want + a.stderr.want
 		exit, err := a.follow(ctx, conn)
 		conn.CloseNow()
 		if exit != nil {
@@ -121,7 +121,8 @@ func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, erro
 		if err = a.verdict(ctx, err); err != nil {
 			return a.ended(ctx, err)
 		}
-		if a.stdout.want+a.stderr.want > before {
+		if now := a.stdout.want + a.stderr.want + a.in.acceptedBytes(); now != progress {
+			progress = now
 			retry.reset()
 		}
 		if !retry.pause(ctx) {
@@ -137,6 +138,9 @@ func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, erro
 func (a *Attachment) verdict(ctx context.Context, err error) error {
 	if _, ok := errors.AsType[*localError](err); ok {
 		return err
+	}
+	if errors.Is(err, websocket.ErrMessageTooBig) {
+		return nonsense(err)
 	}
 	closed, ok := errors.AsType[websocket.CloseError](err)
 	if !ok {

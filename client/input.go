@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	inputChunk  = 32 << 10 // one frame
-	inputAhead  = 1 << 20  // written by the caller, not sent yet
-	inputInSync = 1 << 20  // sent since the server was last known to have read everything
+	inputChunk  = 32<<10 - 1 // one frame, with its channel 32 KiB
+	inputAhead  = 1 << 20    // written by the caller, not sent yet
+	inputInSync = 1 << 20    // sent since the server was last known to have read everything
 	// inputKept is how much of what was sent is kept, to be sent again after a broken connection. The server has at
 	// most inputInSync and its own queue of 256 KiB that the process has not accepted.
 	inputKept = 2 << 20
@@ -33,6 +33,8 @@ type input struct {
 	sent    int // bytes of buf that were sent on this connection
 	eof     bool
 	stopped bool
+
+	accepted uint64 // by the process, when the last connection was made
 }
 
 func (in *input) init() { in.changed = make(chan struct{}) }
@@ -102,9 +104,16 @@ func (in *input) resume(accepted uint64) error {
 	if accepted < in.base {
 		return errors.New("a part of the standard input was lost with the connection")
 	}
+	in.accepted = accepted
 	in.sent = int(min(accepted-in.base, uint64(len(in.buf))))
 	in.notify()
 	return nil
+}
+
+func (in *input) acceptedBytes() uint64 {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.accepted
 }
 
 // next returns what is to be sent next; eof once after all of it; ok is false when the connection has ended.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -147,11 +148,16 @@ func control(ctx context.Context, conn *websocket.Conn, frame any) error {
 	return conn.Write(ctx, websocket.MessageBinary, append([]byte{apiv1.ChannelControl}, body...))
 }
 
+// maxChunk makes frames of 32 KiB with their channel, as the gateway does.
+const maxChunk = 32<<10 - 1
+
 func data(ctx context.Context, conn *websocket.Conn, channel byte, body []byte) error {
-	if len(body) == 0 {
-		return nil
+	for chunk := range slices.Chunk(body, maxChunk) {
+		if err := conn.Write(ctx, websocket.MessageBinary, append([]byte{channel}, chunk...)); err != nil {
+			return err
+		}
 	}
-	return conn.Write(ctx, websocket.MessageBinary, append([]byte{channel}, body...))
+	return nil
 }
 
 func (f *Fake) serveOutput(w http.ResponseWriter, r *http.Request) {
