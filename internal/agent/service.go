@@ -140,7 +140,8 @@ func (s *service) SignalProcess(_ context.Context, req *connect.Request[agentv1.
 	return connect.NewResponse(&agentv1.SignalProcessResponse{Process: p.snapshot()}), nil
 }
 
-// AckProcesses ignores ids that are unknown or forgotten already, and processes that have not ended.
+// AckProcesses ignores ids that are unknown or forgotten already, and processes that run. One that was never started
+// is given up: it has failed, and can be forgotten like the others.
 func (s *service) AckProcesses(_ context.Context, req *connect.Request[agentv1.AckProcessesRequest]) (*connect.Response[agentv1.AckProcessesResponse], error) {
 	if len(req.Msg.ProcessIds) > maxAcks {
 		return nil, badField("process_ids", fmt.Sprintf("has more than %d entries", maxAcks))
@@ -149,7 +150,7 @@ func (s *service) AckProcesses(_ context.Context, req *connect.Request[agentv1.A
 		p, err := s.server.table.get(id)
 		switch sandbox.CodeOf(err) {
 		case "":
-			p.setAcked()
+			s.server.table.ack(p)
 		case sandbox.CodeNotFound:
 		default:
 			return nil, err

@@ -73,7 +73,7 @@ func badField(field, message string) error {
 
 // environment is the environment of a process: its own and what the user database adds when absent.
 func environment(env map[string]string, a account) []string {
-	all := map[string]string{"HOME": a.homeDir(), "USER": a.name, "LOGNAME": a.name, "PATH": defaultPath}
+	all := map[string]string{"HOME": a.home, "USER": a.name, "LOGNAME": a.name, "PATH": defaultPath}
 	for k, v := range env {
 		all[k] = v
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -114,6 +115,21 @@ func (t *table) releaseSpec(p *process) {
 	t.specBytes -= p.specSize
 }
 
+// ack lets an ended process be forgotten, and gives up one that was not started.
+func (t *table) ack(p *process) {
+	p.start.Do(func() { t.giveUp(p, errGivenUp) })
+	p.setAcked()
+}
+
+var errGivenUp = errors.New("it was given up before its start")
+
+// giveUp is what start does to a process that is not to be started any more.
+func (t *table) giveUp(p *process, why error) {
+	p.spec = nil
+	t.releaseSpec(p)
+	t.fail(p, why)
+}
+
 // get finds a process.
 func (t *table) get(id string) (*process, error) {
 	pid, err := sandbox.ParseProcessID(id)
@@ -139,7 +155,7 @@ func (t *table) close() {
 	}
 	t.mu.Unlock()
 	for _, p := range all {
-		p.start.Do(func() { t.fail(p, errEnding) })
+		p.start.Do(func() { t.giveUp(p, errEnding) })
 		_ = p.signal(unix.SIGKILL) // refused when it does not run, which is as well
 	}
 	t.goroutines.Wait()
