@@ -137,7 +137,8 @@ func writeConfig(r Recipe, root *os.Root) error {
 		{"etc/hostname", "sandbox\n", 0o644},
 		{"etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n", 0o644},
 		{"etc/resolv.conf", "", 0o644},
-		{"etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n", 0o644},
+		// myhostname answers for whatever name the machine gets; a template that has not got it goes on to the next.
+		{"etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files myhostname dns\nservices: files\nprotocols: files\n", 0o644},
 		{"etc/default/locale", "LANG=C.UTF-8\n", 0o644},
 		{"etc/fstab", "", 0o644},
 	}

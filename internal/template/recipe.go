@@ -79,8 +79,8 @@ func base() Recipe {
 	return Recipe{
 		Name:    "base",
 		variant: "apt",
-		packages: []string{"bash", "build-essential", "ca-certificates", "curl", "git", "netbase", "nodejs", "npm", "procps",
-			"python-is-python3", "python3", "python3-pip", "python3-venv", "sudo"},
+		packages: []string{"bash", "build-essential", "ca-certificates", "curl", "git", "libnss-myhostname", "netbase", "nodejs",
+			"npm", "procps", "python-is-python3", "python3", "python3-pip", "python3-venv", "sudo"},
 		strip:    []string{"usr/share/doc", "usr/share/info", "usr/share/locale", "usr/share/man", "var/cache/apt", "var/lib/apt/lists"},
 		shell:    "/bin/bash",
 		sudo:     true,
