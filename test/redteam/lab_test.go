@@ -27,9 +27,9 @@ func guestLink() netlab.Link {
 		Neighbours: map[netip.Addr]string{guestnet.HostAddr(): guestnet.HostMAC}}
 }
 
-// TestPositiveControl runs the probe against a namespace that has all the addresses it aims at and no rules.
-func TestPositiveControl(t *testing.T) {
-	t.Parallel()
+// positiveControl runs the probe against a namespace that has all the addresses it aims at and no rules.
+func positiveControl(t *testing.T) summary {
+	t.Helper()
 	canary := startCanary(t)
 	plan := newPlan(t, canary.port)
 	guest, far := netlab.New(t), netlab.New(t)
@@ -47,35 +47,18 @@ func TestPositiveControl(t *testing.T) {
 	r := recordIn(t, far, plan, "far")
 	findings := runProbe(t, guest, plan)
 	arrived, _ := r.finish(t)
-	t.Log(wantAllSucceed(t, findings, arrived))
+	return wantAllSucceed(t, findings, arrived)
 }
 
-// TestBehindABox runs the probe in a namespace wired to a box's tap: all of the box, and neither a machine nor an agent.
-func TestBehindABox(t *testing.T) {
-	t.Parallel()
-	canary := startCanary(t)
-	plan := newPlan(t, canary.port)
-	installation, id := string(sandbox.NewID()[:6]), sandbox.NewID()
-	box := newBox(t, installation, id)
-	guest := netlab.New(t)
+// wire puts a namespace in the place of a box's guest.
+func wire(t *testing.T, guest *netlab.Namespace, box sandboxnet.Box) {
+	t.Helper()
 	inner := guest.Tap(t, guestLink())
 	outer, err := box.Tap(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	netlab.Wire(t, inner, outer)
-
-	host, err := record(plan, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	atTheBox := recordIn(t, netlab.Open(t, "/run/netns/space-"+installation+"-"+string(id)), plan, "tap0")
-	findings := runProbe(t, guest, plan)
-	arrived, strays := host.finish(t)
-	t.Log(wantAllBlocked(t, findings, arrived, strays))
-	sent, _ := atTheBox.finish(t)
-	wantSent(t, findings, sent)
-	canary.wantNoGuest(t, plan)
 }
 
 func newBox(t *testing.T, installation string, id sandbox.ID) sandboxnet.Box {
