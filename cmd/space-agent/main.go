@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/space-sandbox/space/internal/agent"
 	"github.com/space-sandbox/space/internal/agent/machine"
@@ -20,20 +17,30 @@ import (
 var version = "dev"
 
 func main() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if len(os.Args) > 1 && os.Args[1] == fakeFlag {
+		if err := runFake(os.Args[2:], log); err != nil {
+			log.Error("the fake guest cannot go on", "error", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "space-agent", version, "runs only as PID 1 of a guest")
 		os.Exit(2)
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	// Whoever boots a guest only to see whether it comes to life looks for this line.
+	log.Info("space-agent starts", "version", version)
 	err := run(context.Background(), log)
-	// The end of PID 1 is the end of the machine; the console keeps the reason.
-	log.Error("the guest cannot go on", "error", err)
-	os.Exit(1)
+	machine.GiveUp(log, err)
 }
 
+// run boots the guest and serves it. It returns only when the guest cannot go on.
 func run(ctx context.Context, log *slog.Logger) error {
 	machine.IgnoreSignals()
-	limitMemory()
+	if err := machine.LimitAgentMemory(); err != nil {
+		return err
+	}
 	booted, err := machine.Boot(ctx, log)
 	if err != nil {
 		return err
@@ -53,13 +60,4 @@ func run(ctx context.Context, log *slog.Logger) error {
 	go func() { failed <- booted.Reaper.Run() }()
 	go func() { failed <- rpc.Serve(ctx, booted.Listener, server.Handler()) }()
 	return <-failed
-}
-
-// limitMemory makes the collector work harder before the agent's memory becomes a burden for the guest: a quarter of
-// the machine's, half of which may be spools.
-func limitMemory() {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err == nil {
-		debug.SetMemoryLimit(int64(info.Totalram*uint64(info.Unit)) / 4)
-	}
 }

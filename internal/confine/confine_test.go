@@ -368,3 +368,46 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("adopting what has ended: %v", err)
 	}
 }
+
+func TestEndUID(t *testing.T) {
+	t.Parallel()
+	const uid = 61236
+	spec := shell(`setsid sleep 600 & (sleep 600 & sleep 600) & exec sleep 600`)
+	spec.UID = uid
+	p := start(t, spec)
+	bystander := start(t, sleeper())
+	if err := confine.EndUID(testContext(t), uid); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := p.Wait(testContext(t)); err != nil || st.Signal != syscall.SIGKILL {
+		t.Errorf("%v %v", st, err)
+	}
+	select {
+	case <-bystander.Done():
+		t.Error("another uid's process was ended")
+	default:
+	}
+	for _, uid := range []uint32{0, uint32(os.Getuid())} {
+		if err := confine.EndUID(testContext(t), uid); err == nil {
+			t.Errorf("uid %d was ended", uid)
+		}
+	}
+}
+
+func TestOutputIsBounded(t *testing.T) {
+	t.Parallel()
+	f, err := confine.NewOutput(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	spec := shell(`echo first; yes 2>&1 | head -c 100000; true`)
+	spec.Stdout, spec.Stderr = f, f
+	if _, err := start(t, spec).Wait(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := confine.ReadOutput(f)
+	if err != nil || len(text) != 4096 || !strings.HasPrefix(string(text), "first\ny\n") {
+		t.Errorf("%d bytes, %v: %.40q", len(text), err, text)
+	}
+}

@@ -89,7 +89,7 @@ func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec mach
 	defer parts.close()
 	e.box = parts.box
 	start := time.Now()
-	m, err := spec.backend.Driver.Boot(ctx, parts.spec(rec, n.deps.Dir.MachineRunDir(rec.ID)))
+	m, err := spec.backend.Driver.Boot(ctx, parts.spec(rec, n.deps.Dir.MachineRunDir(rec.ID), spec.agentToken))
 	if err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
 	}
@@ -113,6 +113,7 @@ type parts struct {
 	args                           string
 	box                            sandboxnet.Box
 	group                          *confine.Group
+	agentToken                     string
 }
 
 func (p *parts) close() {
@@ -123,15 +124,15 @@ func (p *parts) close() {
 	}
 }
 
-func (p *parts) spec(rec *record, runDir string) vmm.Spec {
+func (p *parts) spec(rec *record, runDir, agentToken string) vmm.Spec {
 	return vmm.Spec{ID: rec.ID, Generation: rec.Generation, VCPUs: rec.VCPUs, MemoryMiB: rec.MemoryMiB,
 		Kernel: p.kernel, Initrd: p.initrd, KernelArgs: p.args, RAM: p.ram, Disk: p.disk, Tap: p.tap,
-		GuestMAC: guestnet.GuestMAC, RunDir: runDir, UID: rec.UID, GID: rec.UID, Group: p.group}
+		GuestMAC: guestnet.GuestMAC, AgentToken: agentToken, RunDir: runDir, AgentToken: p.agentToken, UID: rec.UID, GID: rec.UID, Group: p.group}
 }
 
 // makeParts makes disk and network side by side, and the rest.
 func (n *Node) makeParts(ctx context.Context, rec *record, spec machineSpec) (*parts, []stage, error) {
-	p := &parts{}
+	p := &parts{agentToken: spec.agentToken}
 	var disk, network time.Duration
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {

@@ -69,6 +69,8 @@ type Spec struct {
 	Disk       *os.File // raw root disk, read-write
 	Tap        *os.File // opened IFF_TAP|IFF_NO_PI|IFF_VNET_HDR in the sandbox's namespace; nil for the fake
 	GuestMAC   string
+	// AgentToken opens the agent, for drivers that boot no Initrd (the fake). Others find it in there and ignore this.
+	AgentToken string
 
 	// RunDir is a private directory of node for the sockets of this machine (0700, root, short enough for a socket
 	// path). The driver removes only what it made in it.

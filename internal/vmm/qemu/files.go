@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/vmm"
 )
 
@@ -46,7 +47,7 @@ func prepare(spec vmm.Spec) (_ *launch, err error) {
 	if len(l.socket) > maxSocketPath {
 		return nil, fmt.Errorf("the run directory's path is too long for a socket: %s", spec.RunDir)
 	}
-	if l.stderr, err = boundedFile(); err != nil {
+	if l.stderr, err = confine.NewOutput(stderrBytes); err != nil {
 		return nil, err
 	}
 	if err := l.openKernel(spec); err != nil {
@@ -221,29 +222,11 @@ func bindSocket(path string) (*os.File, error) {
 	return f, nil
 }
 
-// boundedFile is a file in memory that cannot grow: QEMU may write what it likes into it.
-func boundedFile() (*os.File, error) {
-	fd, err := unix.MemfdCreate("stderr", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("memory file: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "stderr")
-	if err := f.Truncate(stderrBytes); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
-		return nil, errors.Join(fmt.Errorf("memory file: %w", err), f.Close())
-	}
-	return f, nil
-}
-
 // messages reads what QEMU wrote to its standard error.
 func messages(stderr *os.File) string {
-	buf := make([]byte, stderrBytes)
-	n, err := stderr.ReadAt(buf, 0)
-	if err != nil && n == 0 {
+	text, err := confine.ReadOutput(stderr)
+	if err != nil {
 		return ""
 	}
-	text, _, _ := bytes.Cut(buf[:n], []byte{0})
 	return strings.Join(strings.FieldsFunc(vmm.ConsoleText(text), func(r rune) bool { return r == '\n' }), "; ")
 }
