@@ -89,7 +89,7 @@ func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec mach
 	defer parts.close()
 	e.box = parts.box
 	start := time.Now()
-	m, err := spec.backend.Driver.Boot(ctx, parts.spec(rec, n.deps.Dir.MachineRunDir(rec.ID), spec.agentToken))
+	m, err := spec.backend.Driver.Boot(ctx, parts.spec(rec, n.deps.Dir.MachineRunDir(rec.ID)))
 	if err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
 	}
@@ -124,10 +124,10 @@ func (p *parts) close() {
 	}
 }
 
-func (p *parts) spec(rec *record, runDir, agentToken string) vmm.Spec {
+func (p *parts) spec(rec *record, runDir string) vmm.Spec {
 	return vmm.Spec{ID: rec.ID, Generation: rec.Generation, VCPUs: rec.VCPUs, MemoryMiB: rec.MemoryMiB,
 		Kernel: p.kernel, Initrd: p.initrd, KernelArgs: p.args, RAM: p.ram, Disk: p.disk, Tap: p.tap,
-		GuestMAC: guestnet.GuestMAC, AgentToken: agentToken, RunDir: runDir, AgentToken: p.agentToken, UID: rec.UID, GID: rec.UID, Group: p.group}
+		GuestMAC: guestnet.GuestMAC, RunDir: runDir, AgentToken: p.agentToken, UID: rec.UID, GID: rec.UID, Group: p.group}
 }
 
 // makeParts makes disk and network side by side, and the rest.
