@@ -12,6 +12,7 @@ func KernelArgs() string {
 		// Under emulation the timer's calibration against a clock that stutters takes seconds or fails.
 		"tsc_early_khz=2100000",
 		"no_timer_check",
+		"cryptomgr.notests", // the self-tests of ciphers take a seventh of an emulated boot
 		"random.trust_cpu=on",
 	}, " ")
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -71,13 +72,13 @@ func prepare(t *testing.T, spec guestSpec) *guest {
 	g := &guest{token: testToken(), network: netlab.New(t), console: filepath.Join(dir, "console"),
 		disk: filepath.Join(dir, "disk"), ended: make(chan error, 1)}
 	makeDisk(t, g.disk, spec)
-	g.agent = g.client(g.token)
 	return g
 }
 
 // start runs QEMU on the guest's disk; also once more after it has ended.
 func (g *guest) start(t *testing.T, spec guestSpec) {
 	t.Helper()
+	g.agent = g.client(g.token)
 	assets, err := guestos.Open(os.Getenv(guestDirVariable))
 	if err != nil {
 		t.Fatalf("%s must name the guest's files: %v", guestDirVariable, err)
@@ -157,15 +158,23 @@ func (g *guest) dial(ctx context.Context) (conn net.Conn, err error) {
 	return conn, err
 }
 
+// client makes a client with connections of its own.
 func (g *guest) client(token string) agentv1connect.AgentServiceClient {
-	transport := rpc.HTTPClient(g.dial)
-	auth := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
-		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-			req.Header().Set("Authorization", "Bearer "+token)
-			return next(ctx, req)
-		}
-	})
-	return agentv1connect.NewAgentServiceClient(transport, rpc.BaseURL, connect.WithInterceptors(auth, rpc.Errors()))
+	client := rpc.HTTPClient(g.dial)
+	client.Transport = bearer{token: token, next: client.Transport}
+	return agentv1connect.NewAgentServiceClient(client, rpc.BaseURL, connect.WithInterceptors(rpc.Errors()))
+}
+
+// bearer puts a token on every request.
+type bearer struct {
+	token string
+	next  http.RoundTripper
+}
+
+func (b bearer) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(req)
 }
 
 // waitReady returns Hello's answer once the agent answers. Until then the guest's kernel does not even refuse.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -76,22 +78,51 @@ func report(paths []string) error {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// connect tells how a TCP connection to each address ends; "from>to" binds the near end.
+// connect tells how a TCP connection to each address ends. "from>to" binds the near end; "as from>to" first makes from
+// an address of the loopback.
 func connect(pairs []string) error {
 	for _, pair := range pairs {
-		dialer := net.Dialer{Timeout: 3 * time.Second}
+		dialer := net.Dialer{Timeout: time.Second}
 		to := pair
 		if from, rest, ok := strings.Cut(pair, ">"); ok {
-			dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 			to = rest
+			if spoofed, ok := strings.CutPrefix(from, "as "); ok {
+				from = spoofed
+				if err := setAlias(net.ParseIP(from)); err != nil {
+					return err
+				}
+			}
+			dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 		}
 		conn, err := dialer.Dial("tcp", to)
 		if err == nil {
 			conn.Close()
 		}
 		fmt.Printf("%s: %v\n", pair, err)
+		if strings.HasPrefix(pair, "as ") {
+			if err := setAlias(net.IPv4zero); err != nil { // else nothing could be sent to the host any more
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// setAlias gives the loopback a second address; the zero address takes it away.
+func setAlias(ip net.IP) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq("lo:1")
+	if err != nil {
+		return err
+	}
+	if err := request.SetInet4Addr(ip.To4()); err != nil {
+		return err
+	}
+	return unix.IoctlIfreq(fd, unix.SIOCSIFADDR, request)
 }
 
 // orphan leaves processes without their parent, which end at once.
@@ -153,12 +184,16 @@ func eat([]string) error {
 	}
 }
 
-// bomb starts processes until no more can be started, and leaves them.
+// bomb forks until the kernel refuses, says how often that was, and stays, with all its children.
 func bomb([]string) error {
 	for n := 0; ; n++ {
-		if err := exec.Command("/probe", "stay").Start(); err != nil {
-			fmt.Println(n)
-			return nil
+		pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			fmt.Println(n, errno)
+			return stay(nil)
+		}
+		for pid == 0 { // a child of a program with threads may do nothing but system calls
+			unix.RawSyscall(unix.SYS_PAUSE, 0, 0, 0)
 		}
 	}
 }
