@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/space-sandbox/space/internal/vmm/qemu"
 )
 
 // Package is a package of the distribution and a file or program that shows it is there.
@@ -15,7 +17,7 @@ type Package struct {
 
 // RuntimePackages are needed to run sandboxes.
 func RuntimePackages() []Package {
-	return []Package{{Name: "qemu-system-x86", Program: "qemu-system-x86_64"}, {Name: "xfsprogs", Program: "mkfs.xfs"}}
+	return []Package{{Name: "qemu-system-x86", File: qemu.DefaultPath}, {Name: "xfsprogs", Program: "mkfs.xfs"}}
 }
 
 // BuildPackages are needed to build templates on this host; not with a bundle of assets.

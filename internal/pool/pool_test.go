@@ -106,7 +106,7 @@ func stageImage(t *testing.T, p *Pool, sizeMiB int, fill byte) (*Stage, Manifest
 		t.Fatal(err)
 	}
 	return st, Manifest{Digest: digest, Names: []string{"mini:latest"}, SizeBytes: int64(sizeMiB) * mib, MinDiskMiB: sizeMiB,
-		User: "user", Env: map[string]string{"A": "b"}, CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+		User: "user", Env: map[string]string{"A": "b"}, CreatedAt: fixedTime()}
 }
 
 func install(t *testing.T, p *Pool, sizeMiB int, fill byte) Manifest {
@@ -336,3 +336,5 @@ func TestNamesCannotLeaveThePool(t *testing.T) {
 		t.Error("opened through a link")
 	}
 }
+
+func fixedTime() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }

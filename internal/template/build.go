@@ -33,6 +33,9 @@ func (b *Builder) Build(ctx context.Context, r Recipe, st *pool.Stage, progress 
 		progress = func(string) {}
 	}
 	started := time.Now()
+	if err := enoughSpace(b.WorkDir, r); err != nil {
+		return pool.Manifest{}, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.deadline)
 	defer cancel()
 	work, err := os.MkdirTemp(b.WorkDir, "build-"+r.Name+"-*")
@@ -57,6 +60,20 @@ func (b *Builder) Build(ctx context.Context, r Recipe, st *pool.Stage, progress 
 	b.Logger.Info("template built", "template", r.Name, "digest", m.Digest, "size_bytes", m.SizeBytes,
 		"packages_s", packaged.Sub(started).Seconds(), "image_s", time.Since(packaged).Seconds())
 	return m, nil
+}
+
+// enoughSpace refuses a build that would end half way: dpkg's own words for it are hard to read.
+func enoughSpace(dir string, r Recipe) error {
+	free, err := pool.FreeBytes(dir)
+	if err != nil {
+		return err
+	}
+	if free >= r.space {
+		return nil
+	}
+	return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the disk is too full to build template " + r.Name,
+		Cause:  fmt.Sprintf("%d MiB are free at %s, the build needs %d MiB for a while", free/mib, dir, r.space/mib),
+		Remedy: "free some space, choose another --data-dir, or take a bundle: --assets DIR"}
 }
 
 // bootstrap unpacks the packages into root. The programs get a PID and mount namespace of their own: they end together,

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/space-sandbox/space/internal/pool"
+	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 // tree makes a small root with what the finishing steps look for.
@@ -159,6 +160,16 @@ func TestFullHostEndsTheImage(t *testing.T) {
 	defer f.Close()
 	if err := makeExt4(t.Context(), tree(t), 4, f); err == nil {
 		t.Error("an image was made on a full disk")
+	}
+}
+
+func TestBuildNeedsSpace(t *testing.T) {
+	t.Parallel()
+	r := mini()
+	r.space = 1 << 60
+	_, err := (&Builder{WorkDir: t.TempDir()}).Build(t.Context(), r, nil, nil)
+	if se := sandbox.AsError(err); se.Code != sandbox.CodeHostSetup || se.Remedy == "" {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -20,6 +20,8 @@ type Recipe struct {
 	journal  int           // MiB
 	finish   []chrootStep  // run inside the new root
 	deadline time.Duration // of the whole build
+	// space is what a build needs for a while on the file system of the work directory, in bytes.
+	space uint64
 }
 
 // chrootStep is one program run inside the new root, after the packages are there.
@@ -71,6 +73,7 @@ func mini() Recipe {
 			{"compile Python's library", []string{"/usr/bin/python3.11", "-c", precompile}},
 		},
 		deadline: 20 * time.Minute,
+		space:    256 * mib,
 	}
 }
 
@@ -87,5 +90,6 @@ func base() Recipe {
 		env:      map[string]string{"LANG": "C.UTF-8", "PATH": userPath},
 		journal:  64,
 		deadline: time.Hour,
+		space:    2560 * mib,
 	}
 }
