@@ -120,11 +120,20 @@ func (s *Server) getFile(w http.ResponseWriter, r *http.Request) {
 		return err
 	})
 	if err != nil {
-		writeError(w, fileError(req.path, err))
+		s.refuseFile(w, req.path, err)
 		return
 	}
 	defer f.Close()
 	sendFile(w, f, size)
+}
+
+// refuseFile answers with what err means, and logs what it does not mean to the caller.
+func (s *Server) refuseFile(w http.ResponseWriter, p string, err error) {
+	err = fileError(p, err)
+	if sandbox.CodeOf(err) == sandbox.CodeInternal {
+		s.cfg.Logger.Warn("a file could not be used", "path", p, "error", err)
+	}
+	writeError(w, err)
 }
 
 // sendFile answers with size bytes of f; a file that shrinks meanwhile breaks the answer off. Files of size 0 may be

@@ -61,6 +61,7 @@ func (s *service) Init(_ context.Context, req *connect.Request[agentv1.InitReque
 		return nil, fmt.Errorf("add entropy: %w", err)
 	}
 	s.generation = m.Generation
+	s.server.cfg.Logger.Info("the machine has its identity", "hostname", m.Hostname, "generation", m.Generation)
 	return connect.NewResponse(&agentv1.InitResponse{}), nil
 }
 

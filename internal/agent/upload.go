@@ -43,7 +43,7 @@ func (s *Server) putFile(w http.ResponseWriter, r *http.Request) {
 		return err
 	})
 	if err != nil {
-		writeError(w, fileError(req.path, err))
+		s.refuseFile(w, req.path, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, result)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -195,13 +196,13 @@ func TestUnreadStreamIsBounded(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64
 	id := "proc_aaaaaaaaaaaaaaaaaaaa"
-	stalled := make(chan struct{})
+	stalled, once := make(chan struct{}), sync.Once{}
 	liar := &lyingAgent{attach: func(ctx context.Context, s *connectrpc.ServerStream[agentv1.AttachResponse]) error {
 		if err := s.Send(started(id)); err != nil {
 			return err
 		}
 		for offset := uint64(0); ; offset += 32 << 10 {
-			timer := time.AfterFunc(500*time.Millisecond, func() { close(stalled) })
+			timer := time.AfterFunc(500*time.Millisecond, func() { once.Do(func() { close(stalled) }) })
 			if err := s.Send(data(offset, make([]byte, 32<<10))); err != nil {
 				return err
 			}
