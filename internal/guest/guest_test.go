@@ -41,8 +41,13 @@ func (quietMachine) UserGroup() int           { return -1 }
 // realAgent serves an agent of this process on l until the test ends.
 func realAgent(t *testing.T, l net.Listener) quietMachine {
 	t.Helper()
+	return limitedAgent(t, l, agent.Limits{})
+}
+
+func limitedAgent(t *testing.T, l net.Listener, limits agent.Limits) quietMachine {
+	t.Helper()
 	m := quietMachine{off: make(chan struct{})}
-	s, err := agent.New(agent.Config{Token: token, Version: "1.2.3", Stages: []agent.Stage{{Name: "boot", Took: time.Second}},
+	s, err := agent.New(agent.Config{Limits: limits, Token: token, Version: "1.2.3", Stages: []agent.Stage{{Name: "boot", Took: time.Second}},
 		Machine: m, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -205,6 +210,52 @@ func TestLargeOutputManyReaders(t *testing.T) {
 		if len(o) != 4_000_000 || o != outs[0] {
 			t.Errorf("a reader got %d bytes", len(o))
 		}
+	}
+}
+
+// TestReaderThatStops: a reader that does not read holds a process back for a while, not for ever, and is told what
+// it has missed.
+func TestReaderThatStops(t *testing.T) {
+	t.Parallel()
+	l, path := listen(t)
+	limitedAgent(t, l, agent.Limits{SpoolPerStream: 64 << 10, ReaderPatience: 200 * time.Millisecond})
+	c := connect(t, path, token)
+	const size = 20_000_000
+	id := sandbox.NewProcessID()
+	if _, err := c.CreateProcess(t.Context(), id, &agentv1.ProcessSpec{Argv: []string{"head", "-c", strconv.Itoa(size), "/dev/zero"}}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := c.Attach(t.Context(), &agentv1.AttachRequest{ProcessId: string(id), Start: true, Follow: true, Positions: outputs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	w, err := c.WatchProcesses(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for ended := false; !ended; {
+		e, err := w.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended = e.GetProcess().GetState() == agentv1.ProcessState_PROCESS_STATE_EXITED
+	}
+	var got, missed uint64
+	for {
+		e, err := a.Receive()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += uint64(len(e.GetData().GetData()))
+		missed += e.GetGap().GetTo() - e.GetGap().GetFrom()
+	}
+	if got+missed != size || missed == 0 {
+		t.Errorf("%d bytes and %d missed, of %d", got, missed, size)
 	}
 }
 
