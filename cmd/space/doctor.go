@@ -2,15 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/space-sandbox/space/internal/doctor"
 )
-
-// errDoctor makes the exit code 1; what failed has been printed.
-var errDoctor = errors.New("some checks failed")
 
 func newDoctorCmd(dataDir func() string) *cobra.Command {
 	var listen, dataListen string
@@ -31,7 +27,7 @@ func newDoctorCmd(dataDir func() string) *cobra.Command {
 				return err
 			}
 			if doctor.Failed(results) {
-				return errDoctor
+				return exitStatus(exitFailure) // what failed has been printed
 			}
 			return nil
 		},

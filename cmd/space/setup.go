@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/setup"
@@ -37,7 +36,7 @@ the first key. It may be run again at any time and goes on where it was stopped.
 			if poolKind == "auto" {
 				opts.PoolKind = ""
 			} else if _, err := pool.ParseKind(poolKind); err != nil {
-				return err
+				return &usageError{err}
 			}
 			logger := newLogger(io.Discard, "setup")
 			res, err := setup.Run(ctx, opts, setup.NewHost(version, logger), newReporter(cmd), logger)
@@ -64,7 +63,7 @@ func withSystemPath() error {
 
 // newReporter shows progress on standard error: bars on a terminal only.
 func newReporter(cmd *cobra.Command) setup.Reporter {
-	return setup.NewReporter(cmd.ErrOrStderr(), term.IsTerminal(int(os.Stderr.Fd())))
+	return setup.NewReporter(cmd.ErrOrStderr(), onTerminal(cmd.ErrOrStderr()))
 }
 
 func printSetup(cmd *cobra.Command, res setup.Result) error {

@@ -25,7 +25,7 @@ func takeLock(root *os.Root, dataDir string) (*os.File, error) {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "another setup of " + dataDir + " is running",
-				Cause: strings.TrimSpace(string(holder)), Remedy: "wait until it has ended", Err: err}
+				Cause: strings.TrimSpace(string(holder)), Remedy: "wait until it has ended"}
 		}
 		return nil, fmt.Errorf("lock: %w", err)
 	}
