@@ -16,11 +16,8 @@ const (
 	userGroup  = cgroupRoot + "/user"
 )
 
-// Threads that are kept for the agent and the kernel, and the least that user processes get.
-const (
-	spareThreads = 128
-	minThreads   = 128
-)
+// minThreads is the least that user processes get.
+const minThreads = 128
 
 // makeGroups makes the cgroup of user processes. The agent stays in the root group, next to the kernel's threads.
 func (b *booter) makeGroups(context.Context) error {
@@ -78,10 +75,9 @@ func limitUserGroup() error {
 	return nil
 }
 
-// userThreads is how many threads they may have together, of all that the kernel allows.
-func userThreads(limit uint64) uint64 {
-	return max(minThreads, limit-min(limit, spareThreads))
-}
+// userThreads is how many threads they may have together: half of what the kernel allows by the machine's memory, so
+// that a program that forks without end reaches this bound, and an error, before it has taken all memory.
+func userThreads(limit uint64) uint64 { return max(minThreads, limit/2) }
 
 func readNumber(path string) (uint64, error) {
 	data, err := os.ReadFile(path)

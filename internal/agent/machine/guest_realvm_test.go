@@ -97,11 +97,13 @@ func (g *guest) start(t *testing.T, spec guestSpec) {
 	tap := g.network.Tap(t, netlab.Link{Name: "tap0", MAC: guestnet.HostMAC,
 		Addrs:      []netip.Prefix{netip.PrefixFrom(guestnet.HostAddr(), guestnet.PrefixLen)},
 		Neighbours: map[netip.Addr]string{guestnet.GuestAddr(): guestnet.GuestMAC}})
-	cmd := exec.Command("qemu-system-x86_64", qemuArgs(spec, g)...)
+	ctx, cancel := beforeDeadline(t)
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", qemuArgs(spec, g)...)
 	cmd.ExtraFiles = []*os.File{kernel, initrd, tap}
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
 	if err := cmd.Start(); err != nil {
+		cancel()
 		t.Fatal(err)
 	}
 	exited := make(chan struct{})
@@ -115,13 +117,22 @@ func (g *guest) start(t *testing.T, spec guestSpec) {
 		close(exited)
 	}()
 	t.Cleanup(func() {
-		cmd.Process.Kill()
+		cancel()
 		<-exited
 		if t.Failed() {
 			text, _ := os.ReadFile(g.console)
 			t.Logf("console:\n%s", text)
 		}
 	})
+}
+
+// beforeDeadline ends early enough for cleanups: go test's own deadline would leave the machine running.
+func beforeDeadline(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	if deadline, ok := t.Deadline(); ok {
+		return context.WithDeadline(context.Background(), deadline.Add(-5*time.Second))
+	}
+	return context.WithCancel(context.Background())
 }
 
 func qemuArgs(spec guestSpec, g *guest) []string {
