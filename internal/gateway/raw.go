@@ -79,12 +79,10 @@ func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case err == nil:
 		return nil
-	case rt.life.Err() != nil:
-		return (&service{g: h.g}).over(rt, err)
 	case errors.Is(context.Cause(ctx), errStalled):
 		return &sandbox.Error{Code: sandbox.CodeDeadline, Message: "the transfer was ended", Cause: errStalled.Error(), Err: err}
 	}
-	return err
+	return (&service{g: h.g}).over(rt, err)
 }
 
 // transfer is one raw request.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
+	"unicode"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -84,9 +86,9 @@ func (s *service) AwaitReady(ctx context.Context, req *connect.Request[gatewayv1
 	}
 	if err != nil {
 		if s.g.ctx.Err() != nil {
-			err = closing()
+			return nil, closing()
 		}
-		return nil, err
+		return nil, presentable(err)
 	}
 	return connect.NewResponse(&gatewayv1.AwaitReadyResponse{AgentVersion: hello.GetVersion(), Stages: hello.GetStages()}), nil
 }
@@ -207,13 +209,36 @@ func (s *service) target(m aimed) (*route, sandbox.ProcessID, error) {
 // over says what a failed call means when its route has ended meanwhile.
 func (s *service) over(rt *route, err error) error {
 	if rt.life.Err() == nil {
-		return err
+		return presentable(err)
 	}
 	if s.g.ctx.Err() != nil {
 		return closing()
 	}
 	return &sandbox.Error{Code: sandbox.CodeNotFound, Message: "the sandbox is not reachable any more",
 		Cause: context.Cause(rt.life).Error(), Err: err}
+}
+
+// presentable keeps an error as it is, but for what it wraps: that may hold text of the guest's, and only its beginning
+// goes further.
+func presentable(err error) error {
+	e := *sandbox.AsError(err)
+	if e.Err != nil && e.Cause == "" {
+		e.Cause = cleanCause(e.Err.Error())
+	}
+	return &e
+}
+
+const maxCause = 300 // bytes
+
+// cleanCause keeps the printable beginning of a text.
+func cleanCause(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), maxCause)], "")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, text)
 }
 
 // acceptedStdin finds in an error how many bytes of standard input the agent has taken so far, if it says so.

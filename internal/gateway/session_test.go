@@ -126,8 +126,11 @@ func TestGatewayRestart(t *testing.T) {
 	c := w.shell(b, `printf 0123456789; read x; printf "$x"; exit 5`, true)
 	ws := c.attach("")
 	ws.untilStdout("0123456789")
-	w.restart()
-	if closed := ws.rest(); closed.Code != websocket.StatusServiceRestart {
+	back := make(chan struct{})
+	go func() { defer close(back); w.restart() }()
+	closed := ws.rest()
+	<-back
+	if closed.Code != websocket.StatusServiceRestart {
 		t.Errorf("closed with %v", closed)
 	}
 	_, _, err := websocket.Dial(t.Context(), w.data.URL+"/v1/attach/"+string(c.id), &websocket.DialOptions{
@@ -194,6 +197,29 @@ func TestUnpublishEndsStreams(t *testing.T) {
 	if b.dials.Load() == dials {
 		t.Error("a connection of the earlier generation was used")
 	}
+}
+
+// TestConnectionToTheAgentBreaks: streams and the watch find their way back by themselves.
+func TestConnectionToTheAgentBreaks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.boot(w.newBox())
+	w.configure(b)
+	watch := w.watch()
+	synced := func(r *gatewayv1.WatchResponse) bool { return r.GetSynced() != nil }
+	until(t, watch, "synced", synced)
+	c := w.shell(b, `echo before; read x; echo "$x"`, true)
+	ws := c.attach("")
+	ws.untilStdout("before\n")
+	b.cut()
+	until(t, watch, "synced again", synced)
+	ws.send(apiv1.ChannelStdin, "after\n")
+	if closed := ws.rest(); closed.Code != 4000 || ws.out[1].String() != "before\nafter\n" {
+		t.Errorf("closed with %v, stdout %q", closed, &ws.out[1])
+	}
+	until(t, watch, "the exit", func(r *gatewayv1.WatchResponse) bool {
+		return r.GetProcess().GetProcess().GetState() == agentv1.ProcessState_PROCESS_STATE_EXITED
+	})
 }
 
 // TestConfigureKeepsWhatStays: streams of routes that stay go on, others end.

@@ -66,6 +66,9 @@ type box struct {
 	dials   atomic.Int64
 	open    atomic.Int64 // connections
 	read    atomic.Int64 // bytes the gateway took
+
+	mu    sync.Mutex
+	conns map[*countedConn]struct{}
 }
 
 func newWorld(t *testing.T) *world {
@@ -97,11 +100,11 @@ func (w *world) start() {
 	w.data = httptest.NewServer(w.g.DataHandler())
 	w.shutdown = sync.OnceFunc(func() {
 		w.g.Close()
+		w.control.CloseIdleConnections()
 		cancel()
 		if err := <-done; err != nil {
 			w.t.Errorf("Serve: %v", err)
 		}
-		w.control.CloseIdleConnections()
 		w.data.Close()
 	})
 }
@@ -128,7 +131,20 @@ func (w *world) dial(ctx context.Context, id sandbox.ID) (net.Conn, error) {
 	}
 	b.dials.Add(1)
 	b.open.Add(1)
-	return &countedConn{Conn: conn, box: b}, nil
+	c := &countedConn{Conn: conn, box: b}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.conns[c] = struct{}{}
+	return c, nil
+}
+
+// cut breaks all connections to the agent, as a fault of the network would.
+func (b *box) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c := range b.conns {
+		c.Conn.Close()
+	}
 }
 
 type countedConn struct {
@@ -144,14 +160,19 @@ func (c *countedConn) Read(p []byte) (int, error) {
 }
 
 func (c *countedConn) Close() error {
-	c.once.Do(func() { c.box.open.Add(-1) })
+	c.once.Do(func() {
+		c.box.open.Add(-1)
+		c.box.mu.Lock()
+		defer c.box.mu.Unlock()
+		delete(c.box.conns, c)
+	})
 	return c.Conn.Close()
 }
 
 // newBox makes a sandbox whose agent does not listen yet.
 func (w *world) newBox() *box {
 	id := sandbox.NewID()
-	b := &box{machine: &quietMachine{}, socket: filepath.Join(w.dir, string(id)), route: &gatewayv1.Route{SandboxId: string(id),
+	b := &box{conns: map[*countedConn]struct{}{}, machine: &quietMachine{}, socket: filepath.Join(w.dir, string(id)), route: &gatewayv1.Route{SandboxId: string(id),
 		Generation: 1, AgentToken: strings.Repeat("5a", 32)}}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,12 +246,19 @@ func (w *world) shell(b *box, script string, stdin bool) *command {
 	}
 	// What control would name in the next Configure.
 	b.route.Sessions = append(b.route.Sessions, &gatewayv1.Session{CommandId: string(c.id), ProcessId: string(c.proc)})
-	c.token, _, err = w.signer.SignAttach(auth.AttachClaims{CommandID: c.id, SandboxID: sandbox.ID(b.route.SandboxId), ProcessID: c.proc,
+	c.sign()
+	return c
+}
+
+// sign makes the token that opens the command.
+func (c *command) sign() {
+	c.w.t.Helper()
+	var err error
+	c.token, _, err = c.w.signer.SignAttach(auth.AttachClaims{CommandID: c.id, SandboxID: sandbox.ID(c.box.route.SandboxId), ProcessID: c.proc,
 		ExpiresAt: time.Now().Add(time.Hour)})
 	if err != nil {
-		w.t.Fatal(err)
+		c.w.t.Fatal(err)
 	}
-	return c
 }
 
 // client is a WebSocket client of a command.

@@ -17,7 +17,8 @@ func ToConnect(err error) error {
 	if err == nil {
 		return nil
 	}
-	if ce, ok := errors.AsType[*connect.Error](err); ok {
+	_, ours := errors.AsType[*sandbox.Error](err) // it may wrap the Connect error of a call it made itself
+	if ce, ok := errors.AsType[*connect.Error](err); ok && !ours {
 		return ce
 	}
 	e := sandbox.AsError(err)

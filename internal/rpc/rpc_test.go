@@ -89,6 +89,17 @@ func TestErrorsKeepTheirForm(t *testing.T) {
 	}
 }
 
+// TestErrorsOfCallsFurtherOnKeepTheirForm: what a part says about a call it made is what its caller hears.
+func TestErrorsOfCallsFurtherOnKeepTheirForm(t *testing.T) {
+	t.Parallel()
+	c := serve(t, &sandbox.Error{Code: sandbox.CodeGuestNotReady, Message: "too slow", Cause: "guest",
+		Err: connect.NewError(connect.CodeResourceExhausted, errors.New("from further on"))})
+	_, err := c.GetNode(t.Context(), connect.NewRequest(&nodev1.GetNodeRequest{}))
+	if got := sandbox.CodeOf(err); got != sandbox.CodeGuestNotReady {
+		t.Errorf("code %q (%v), want guest_not_ready", got, err)
+	}
+}
+
 // TestAbsentServerIsUnavailable: the other process is down, so the caller may try again.
 func TestAbsentServerIsUnavailable(t *testing.T) {
 	t.Parallel()
