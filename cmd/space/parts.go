@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/part"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// developmentAuth is shown at start-up and by /v1/node as long as there is no other way to make keys than setup's.
+const developmentAuth = "development authentication: not for production"
+
+// newPartCmds are the processes that space up starts; nobody calls them by hand.
+func newPartCmds(dataDir func() string) []*cobra.Command {
+	var dataURL, driver string
+	control := &cobra.Command{Use: part.Control, Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runPart(cmd, part.Control, dataDir(), func(p partContext) error {
+				return part.RunControl(p.ctx, part.ControlConfig{Dir: p.dir, DataURL: dataURL, Version: version, Warning: developmentAuth, Logger: p.logger})
+			})
+		}}
+	control.Flags().StringVar(&dataURL, "data-url", "", "base URL of the data plane")
+	gateway := &cobra.Command{Use: part.Gateway, Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runPart(cmd, part.Gateway, dataDir(), func(p partContext) error {
+				return part.RunGateway(p.ctx, p.dir, p.logger)
+			})
+		}}
+	return []*cobra.Command{control, gateway, newNodePart(dataDir, &driver)}
+}
+
+func runPart(cmd *cobra.Command, name, dataDir string, run func(partContext) error) error {
+	logger := newLogger(cmd.ErrOrStderr(), name)
+	ctx, err := part.Start(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	dir, err := datadir.Open(dataDir)
+	if err != nil {
+		return err
+	}
+	if err := run(partContext{ctx: ctx, dir: dir, logger: logger}); err != nil {
+		logger.Error("ended", "error", err)
+		return err
+	}
+	return nil
+}
+
+// newLogger logs for people and machines alike: text, one line a record. SPACE_LOG=debug shows more.
+func newLogger(w io.Writer, name string) *slog.Logger {
+	level := slog.LevelInfo
+	if os.Getenv("SPACE_LOG") == "debug" {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})).With("process", name)
+}
+
+func requireRoot(what string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: what + " needs root",
+		Cause: "it makes microVMs, network namespaces and mounts", Remedy: "run it with sudo"}
+}
+
+// partContext is what a part runs with.
+type partContext struct {
+	ctx    context.Context
+	dir    *datadir.Dir
+	logger *slog.Logger
+}

@@ -1,0 +1,68 @@
+// Package part runs one of the three processes of an installation: it takes the sockets that space up made, wires
+// the rooms together and serves until the lifeline ends.
+package part
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The names of the parts, as they show in ps.
+const (
+	Control = "control"
+	Node    = "node"
+	Gateway = "gateway"
+)
+
+// Descriptors that space up passes: the lifeline, then the part's listening sockets.
+const (
+	lifelineFD = 3
+	firstFD    = 4
+)
+
+// Start prepares the process: no new privileges, a name for ps, and a context that ends with the lifeline. It fails
+// when the process was not started by space up.
+func Start(ctx context.Context, name string) (context.Context, error) {
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
+		return nil, fmt.Errorf("no_new_privs: %w", errno)
+	}
+	if err := os.WriteFile("/proc/self/comm", []byte("space-"+name), 0); err != nil {
+		return nil, fmt.Errorf("set process name: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(lifelineFD, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return nil, fmt.Errorf("space %s is started by space up, not by hand", name)
+	}
+	life := os.NewFile(lifelineFD, "lifeline")
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		defer life.Close()
+		var b [1]byte
+		life.Read(b[:]) // returns when up has closed its end, or is dead
+	}()
+	return ctx, nil
+}
+
+// listener takes the i-th passed socket.
+func listener(i int) (net.Listener, error) {
+	f := os.NewFile(uintptr(firstFD+i), "listener")
+	if f == nil {
+		return nil, errors.New("a listening socket is missing")
+	}
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("listening socket %d: %w", i, err)
+	}
+	if u, ok := l.(*net.UnixListener); ok {
+		u.SetUnlinkOnClose(false) // the socket belongs to space up
+	}
+	return l, nil
+}
