@@ -114,8 +114,13 @@ func connectionLost(err error) bool {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, ErrClosed) {
 		return true
 	}
-	_, ok := errors.AsType[net.Error](err)
-	return ok
+	if _, ok := errors.AsType[net.Error](err); ok {
+		return true
+	}
+	// net/http exports no values for what its HTTP/2 connections end with: no answer to a ping, closed from here,
+	// a GOAWAY that ends streams.
+	text := err.Error()
+	return strings.Contains(text, "http2: client conn") || strings.Contains(text, "http2: server sent GOAWAY")
 }
 
 // cleanText makes text of a guest fit for records and terminals: valid UTF-8, no control characters, at most

@@ -159,8 +159,11 @@ func (s *source) patiently(try func() error) error {
 // pauseAfter waits before another try, longer each time, or returns why there is no point in one. Only an event, not
 // an attach that succeeds, ends the trouble: an agent that drops every stream at once gets no busy loop out of us.
 func (s *source) pauseAfter(cause error) error {
-	if s.ctx.Err() != nil {
-		return context.Cause(s.ctx)
+	// The session's life is asked itself: the context hears of its end a moment later, the stream perhaps before.
+	for _, ctx := range []context.Context{s.session.Life, s.ctx} {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
 	if !worthRetry(cause) {
 		return cause
