@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
@@ -94,7 +92,7 @@ func checkDescriptors(t *testing.T, proc string, spec vmm.Spec) {
 	if err != nil || len(links) == 0 {
 		t.Fatalf("descriptors: %v %v", links, err)
 	}
-	ours := map[string]bool{spec.RAM.Name(): true, spec.Disk.Name(): true, "/dev/null": true, "/dev/net/tun": true}
+	ours := map[string]bool{spec.Disk.Name(): true, "/dev/null": true, "/dev/net/tun": true}
 	if kernel, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", spec.Kernel.Fd())); err == nil {
 		ours[kernel] = true
 	}
@@ -104,7 +102,7 @@ func checkDescriptors(t *testing.T, proc string, spec vmm.Spec) {
 			continue
 		}
 		known := false
-		for _, prefix := range []string{"/memfd:initrd", "/memfd:output", "socket:[", "anon_inode:", "pipe:["} {
+		for _, prefix := range []string{"/memfd:ram", "/memfd:initrd", "/memfd:output", "socket:[", "anon_inode:", "pipe:["} {
 			known = known || strings.HasPrefix(target, prefix)
 		}
 		if !known {
@@ -140,14 +138,6 @@ func TestOutOfMemory(t *testing.T) {
 		}
 	})
 	parts.Spec.Group = group
-	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC) // a file on a disk would be written back instead
-	if err != nil {
-		t.Fatal(err)
-	}
-	parts.Spec.RAM = file(t)(os.NewFile(uintptr(fd), "ram"), nil)
-	if err := parts.Spec.RAM.Truncate(int64(parts.Spec.MemoryMiB) << 20); err != nil {
-		t.Fatal(err)
-	}
 	m, err := l.driver(t).Boot(t.Context(), parts.Spec)
 	if err != nil {
 		t.Fatalf("it did not even start: %v", err)

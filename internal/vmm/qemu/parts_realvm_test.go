@@ -134,7 +134,7 @@ func (l *lab) machine(t *testing.T) vmmtest.Machine {
 	}
 	spec.Kernel = file(t)(l.assets.OpenKernel())
 	spec.Initrd = file(t)(l.assets.MachineInitrd(bootconf.Config{Token: l.token, SandboxID: string(spec.ID), Hostname: "test"}))
-	spec.RAM = file(t)(os.OpenFile(filepath.Join(dir, "ram"), os.O_RDWR|os.O_CREATE, 0o600))
+	spec.RAM = memory(t)
 	if err := spec.RAM.Truncate(int64(spec.MemoryMiB) << 20); err != nil {
 		t.Fatal(err)
 	}
@@ -161,6 +161,16 @@ func (l *lab) machine(t *testing.T) vmmtest.Machine {
 	})
 	spec.Tap = file(t)(box.Tap(t.Context()))
 	return vmmtest.Machine{Spec: spec, Hello: l.hello(box), PowerOff: l.powerOff(box), Flood: l.flood(box)}
+}
+
+// memory is an empty file in memory, as node's machines have it.
+func memory(t *testing.T) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file(t)(os.NewFile(uintptr(fd), "ram"), nil)
 }
 
 func file(t *testing.T) func(*os.File, error) *os.File {
