@@ -174,21 +174,22 @@ func (p *product) create(ctx context.Context, o options) (map[string]float64, er
 	return steps, nil
 }
 
-// remove takes everything down.
+// remove takes everything down. What it cannot take down stays where it is: the pool may still be mounted.
 func (p *product) remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), downLimit)
 	defer cancel()
-	var err error
-	if _, statErr := os.Stat(filepath.Join(p.dir, "installation.json")); statErr == nil {
-		err = p.run(ctx, "down", "--all")
+	if _, err := os.Stat(filepath.Join(p.dir, "installation.json")); err == nil {
+		if err := p.run(ctx, "down", "--all"); err != nil {
+			if p.up != nil {
+				err = errors.Join(err, p.up.Process.Kill(), p.up.Wait())
+			}
+			return fmt.Errorf("%s is left: %w", p.dir, err)
+		}
 	}
 	if p.up != nil {
-		if err != nil {
-			err = errors.Join(err, p.up.Process.Kill())
-		}
 		_ = p.up.Wait() // down has ended it
 	}
-	return errors.Join(err, os.RemoveAll(p.parent))
+	return os.RemoveAll(p.parent)
 }
 
 // guest names the files that the installation boots.
