@@ -35,7 +35,7 @@ func (b backend) Session(c auth.AttachClaims) (ingress.Session, error) {
 	if err != nil {
 		return ingress.Session{}, err
 	}
-	process, known := rt.sessions[c.CommandID]
+	process, known := rt.session(c.CommandID)
 	if !known {
 		return ingress.Session{}, &sandbox.Error{Code: sandbox.CodeNotFound, Message: "no such command session in this sandbox"}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"sync"
 
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	"github.com/space-sandbox/space/internal/auth"
@@ -26,7 +27,8 @@ type route struct {
 	end        context.CancelCauseFunc
 	resync     chan struct{} // holds at most one token: the watcher is to begin anew
 
-	// Guarded by the gateway's lock.
+	// A lock of its own: what a guest sends must not contend with other guests.
+	mu        sync.Mutex
 	sessions  map[sandbox.CommandID]sandbox.ProcessID
 	processes map[sandbox.ProcessID]bool
 }
@@ -137,8 +139,10 @@ func (g *Gateway) put(w wanted) {
 	g.work.Go(func() { g.watchAgent(rt) })
 }
 
-// setSessions replaces the sessions and reports whether there are processes not known before. Call with the lock.
+// setSessions replaces the sessions and reports whether there are processes not known before.
 func (rt *route) setSessions(sessions map[sandbox.CommandID]sandbox.ProcessID) (news bool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	before := rt.processes
 	rt.sessions = sessions
 	rt.processes = make(map[sandbox.ProcessID]bool, len(sessions))
@@ -195,17 +199,25 @@ func (g *Gateway) find(id sandbox.ID) (*route, error) {
 		Cause: "it is not running", Remedy: "look at its state: GET /v1/sandboxes/{id}"}
 }
 
+// session returns the process of a command session.
+func (rt *route) session(command sandbox.CommandID) (process sandbox.ProcessID, known bool) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	process, known = rt.sessions[command]
+	return process, known
+}
+
 // knows reports whether a process belongs to a session of the route.
-func (g *Gateway) knows(rt *route, id sandbox.ProcessID) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (rt *route) knows(id sandbox.ProcessID) bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	return rt.processes[id]
 }
 
-// addSession notes a session of a published sandbox; added is false when it was known.
-func (g *Gateway) addSession(rt *route, command sandbox.CommandID, process sandbox.ProcessID) (added bool, err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// addSession notes a session; added is false when it was known.
+func (rt *route) addSession(command sandbox.CommandID, process sandbox.ProcessID) (added bool, err error) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	if p, known := rt.sessions[command]; known {
 		if p != process {
 			return false, sandbox.Errorf(sandbox.CodeInvalidArgument, "the command session %s belongs to another process", command)
@@ -218,9 +230,9 @@ func (g *Gateway) addSession(rt *route, command sandbox.CommandID, process sandb
 }
 
 // dropSession forgets a session whose process could not be made.
-func (g *Gateway) dropSession(rt *route, command sandbox.CommandID, process sandbox.ProcessID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (rt *route) dropSession(command sandbox.CommandID, process sandbox.ProcessID) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
 	delete(rt.sessions, command)
 	delete(rt.processes, process)
 }

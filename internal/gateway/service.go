@@ -104,14 +104,14 @@ func (s *service) CreateProcess(ctx context.Context, req *connect.Request[gatewa
 		return nil, err
 	}
 	// Before the agent hears of it, so that nothing the agent says about it is taken for an invention.
-	added, err := s.g.addSession(rt, command, process)
+	added, err := rt.addSession(command, process)
 	if err != nil {
 		return nil, err
 	}
 	p, err := rt.guest.CreateProcess(ctx, process, req.Msg.GetSpec())
 	if err != nil {
 		if code := sandbox.CodeOf(err); added && !code.Info().Retryable && code != sandbox.CodeCanceled {
-			s.g.dropSession(rt, command, process)
+			rt.dropSession(command, process)
 		}
 		return nil, s.over(rt, err)
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -35,7 +36,12 @@ func (g *Gateway) watchAgent(rt *route) {
 		if synced {
 			delay = firstRetry
 		}
-		g.deps.Logger.Info("the watch of an agent ended; trying again", "sandbox_id", rt.id, "generation", rt.generation, "error", err)
+		level := slog.LevelDebug // the first failure says enough
+		if synced {
+			level = slog.LevelInfo
+		}
+		g.deps.Logger.Log(rt.life, level, "the watch of an agent ended; trying again", "sandbox_id", rt.id,
+			"generation", rt.generation, "error", err)
 		select {
 		case <-time.After(delay/2 + rand.N(delay)):
 		case <-rt.life.Done():
@@ -61,7 +67,11 @@ func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
 		}
 	}()
 	rt.room.begin()
+	pace := pacer{since: time.Now()}
 	for {
+		if synced {
+			pace.wait(ctx)
+		}
 		res, err := stream.Receive()
 		if err != nil {
 			if errors.Is(context.Cause(ctx), errResync) {
@@ -72,7 +82,7 @@ func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
 		switch e := res.GetEvent().(type) {
 		case *agentv1.WatchProcessesResponse_Process:
 			// A guest may invent processes; control hears only of those it made.
-			if g.knows(rt, sandbox.ProcessID(e.Process.GetProcessId())) {
+			if rt.knows(sandbox.ProcessID(e.Process.GetProcessId())) {
 				rt.room.changed(e.Process)
 			}
 		case *agentv1.WatchProcessesResponse_Synced:
@@ -80,6 +90,29 @@ func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
 			rt.room.sync()
 		}
 	}
+}
+
+// A guest that reports more changes than paceEvents in paceTime is read more slowly: it waits, not we.
+const (
+	paceEvents = 500
+	paceTime   = 250 * time.Millisecond
+)
+
+// pacer bounds how often something is done.
+type pacer struct {
+	since time.Time
+	count int
+}
+
+func (p *pacer) wait(ctx context.Context) {
+	if p.count++; p.count < paceEvents {
+		return
+	}
+	select {
+	case <-time.After(paceTime - time.Since(p.since)):
+	case <-ctx.Done():
+	}
+	p.since, p.count = time.Now(), 0
 }
 
 // Watch implements GatewayService.

@@ -3,6 +3,7 @@ package ingress
 import (
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -176,6 +177,36 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 	if p.guest.attaches != 0 {
 		t.Errorf("%d refused requests reached the agent", p.guest.attaches)
+	}
+}
+
+// TestFaultOfOursIsAnAnswer: a panic is neither HTML nor a closed socket.
+func TestFaultOfOursIsAnAnswer(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t, Limits{})
+	p.faulty = true
+	resp, form := p.ask(t, "GET", "/v1/commands/"+string(p.claims.CommandID)+"/output", http.Header{"Authorization": {"Bearer " + p.token(t, nil)}})
+	if resp.StatusCode != 500 || form.Code != "internal" {
+		t.Errorf("status %d, form %+v", resp.StatusCode, form)
+	}
+	if !strings.Contains(p.log.String(), "panic in the data plane") {
+		t.Error("the log has no trace of it")
+	}
+}
+
+func TestOldHTTPIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t, Limits{})
+	conn, err := net.Dial("tcp", p.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /v1/commands/"+string(p.claims.CommandID)+"/output HTTP/1.0\r\nAuthorization: Bearer "+p.token(t, nil)+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := io.ReadAll(conn); err != nil || !strings.Contains(string(answer), "400 Bad Request") {
+		t.Errorf("got %q, %v", answer, err)
 	}
 }
 

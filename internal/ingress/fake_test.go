@@ -240,7 +240,7 @@ type plane struct {
 	end     context.CancelCauseFunc
 	server  *httptest.Server
 	log     *lockedBuffer
-	unknown bool // the backend does not know the session
+	faulty  bool // the backend panics
 	handler *Handler
 }
 
@@ -281,7 +281,10 @@ func (p *plane) VerifyAttach(token string) (auth.AttachClaims, error) {
 }
 
 func (p *plane) Session(c auth.AttachClaims) (Session, error) {
-	if c.CommandID != p.claims.CommandID || p.unknown {
+	if p.faulty {
+		panic("a fault of ours")
+	}
+	if c.CommandID != p.claims.CommandID {
 		return Session{}, sandbox.Errorf(sandbox.CodeNotFound, "no such session here")
 	}
 	return Session{SandboxID: c.SandboxID, CommandID: c.CommandID, ProcessID: c.ProcessID, Epoch: 3, Guest: p.guest, Life: p.life}, nil

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -116,9 +117,43 @@ func New(cfg Config) *Handler {
 // Wait returns when no attachment is open. End the lives of all sessions first.
 func (h *Handler) Wait() { h.slots.wait() }
 
-// ServeHTTP routes by the exact path; nothing is cleaned or redirected. Only the path is ever logged: the query may
-// hold a token.
+// ServeHTTP answers one request. A fault of ours is an answer too, or, when one has begun, a connection cut visibly.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	tw := &trackedWriter{ResponseWriter: w}
+	defer func() {
+		fault := recover()
+		if fault == nil {
+			return
+		}
+		if err, ok := fault.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+			h.logger.Error("panic in the data plane", "path", r.URL.Path, "fault", fault, "stack", string(debug.Stack()))
+		}
+		if tw.begun {
+			panic(http.ErrAbortHandler)
+		}
+		problem.Write(w, errors.New("panic"), problem.Options{})
+	}()
+	h.dispatch(tw, r)
+}
+
+// trackedWriter knows whether an answer has begun.
+type trackedWriter struct {
+	http.ResponseWriter
+	begun bool
+}
+
+// Unwrap is for http.ResponseController.
+func (w *trackedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *trackedWriter) WriteHeader(status int) {
+	w.begun = true
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// dispatch routes by the exact path; nothing is cleaned or redirected. Only the path is ever logged: the query may
+// hold a token.
+func (h *Handler) dispatch(w http.ResponseWriter, r *http.Request) {
 	// An earlier request on this connection may have left its deadline; writers without deadlines have none to clear.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	serve, command, ok := h.route(r.URL.Path)

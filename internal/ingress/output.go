@@ -39,6 +39,9 @@ func parseOutputQuery(p params) (outputQuery, error) {
 // serveOutput is GET /v1/commands/{command}/output: the raw bytes of one stream. A body that ends regularly is
 // complete; whatever else happens cuts the connection, so that a client cannot take a part for the whole.
 func (h *Handler) serveOutput(w http.ResponseWriter, r *http.Request, command string) error {
+	if !r.ProtoAtLeast(1, 1) { // there, a body that is cut off looks like one that has ended
+		return &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "this route needs HTTP/1.1"}
+	}
 	p, err := parseQuery(r.URL.RawQuery, "token", "stream", "offset", "follow")
 	if err != nil {
 		return err
