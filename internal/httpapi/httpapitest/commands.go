@@ -52,11 +52,11 @@ func (f *Fake) newProcess(call httpapi.Call, ref string, spec sandbox.CommandSpe
 		env = map[string]string{}
 	}
 	maps.Copy(env, spec.Env)
-	p = &process{changed: make(chan struct{}), env: env, stdinEOF: !spec.Stdin, signals: make(chan string, 1),
+	p = &process{changed: make(chan struct{}), env: env, stdinEOF: !spec.Stdin, signals: make(chan string, 1), steps: f.steps, done: f.done,
 		cmd: sandbox.Command{ID: sandbox.NewCommandID(), SandboxID: box.ID, ProcessID: sandbox.NewProcessID(), Spec: spec,
 			State: sandbox.CommandCreated, CreatedAt: f.tick(), Epoch: 1}}
 	p.now = func() time.Time { return time.Date(2026, 1, 2, 3, 5, 0, 0, time.UTC) }
-	p.onEnd = func() {
+	p.onChange = func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.notify()

@@ -3,8 +3,10 @@
 package httpapitest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -45,6 +47,8 @@ type Fake struct {
 	dataURL    string
 	dropped    chan struct{} // closed and replaced by DropAttachments
 	programs   map[string]Program
+	steps      chan struct{}
+	done       chan struct{}
 }
 
 type seen struct {
@@ -57,7 +61,7 @@ var _ httpapi.Control = (*Fake)(nil)
 // NewFake returns an empty Fake that knows the programs of Programs.
 func NewFake() *Fake {
 	return &Fake{
-		changed: make(chan struct{}), dropped: make(chan struct{}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		changed: make(chan struct{}), dropped: make(chan struct{}), steps: make(chan struct{}), done: make(chan struct{}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		sandboxes: map[sandbox.ID]*sandbox.Sandbox{}, operations: map[sandbox.OperationID]*operation.Operation{},
 		commands: map[sandbox.CommandID]*process{}, seen: map[string]seen{}, files: map[string][]byte{}, programs: Programs(),
 	}
@@ -94,6 +98,58 @@ func (f *Fake) await(ctx context.Context, wait time.Duration, done func() bool) 
 			return
 		}
 	}
+}
+
+// Close lets programs that wait for something end.
+func (f *Fake) Close() { close(f.done) }
+
+// Step lets a program that waits for it go on.
+func (f *Fake) Step(ctx context.Context) error {
+	select {
+	case f.steps <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// AwaitOutput waits until a command that runs program has written text to its standard output.
+func (f *Fake) AwaitOutput(ctx context.Context, program, text string) error {
+	for {
+		f.mu.Lock()
+		changed := f.changed
+		for _, p := range f.commands {
+			if p.cmd.Spec.Argv[0] != program {
+				continue
+			}
+			p.mu.Lock()
+			found := bytes.Contains(p.stdout, []byte(text))
+			p.mu.Unlock()
+			if found {
+				f.mu.Unlock()
+				return nil
+			}
+		}
+		f.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("no %s has written %q: %w", program, text, ctx.Err())
+		}
+	}
+}
+
+// AwaitSandbox waits until there is a sandbox of this name.
+func (f *Fake) AwaitSandbox(ctx context.Context, name string) error {
+	found := false
+	f.await(ctx, time.Hour, func() bool {
+		found = f.find(name) != nil
+		return found
+	})
+	if !found {
+		return fmt.Errorf("no sandbox %s: %w", name, ctx.Err())
+	}
+	return nil
 }
 
 // SetNotReady makes Ready answer err.

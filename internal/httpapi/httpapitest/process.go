@@ -2,6 +2,7 @@ package httpapitest
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +32,33 @@ func Programs() map[string]Program {
 		"trap": func(p *Proc) int { p.Print("ready\n"); p.Print(<-p.Signals + "\n"); return 7 },
 		// die waits for a signal and is ended by it.
 		"die": func(p *Proc) int { p.Print("ready\n"); p.EndedBy = <-p.Signals; return -1 },
+		// stubborn says that it heard a signal, and goes on until the server ends.
+		"stubborn": func(p *Proc) int {
+			p.Print("ready\n")
+			for {
+				select {
+				case <-p.Signals:
+					p.Print("heard\n")
+				case <-p.p.done:
+					return 0
+				}
+			}
+		},
+		// pieces says N pieces, each but the first after a Step.
+		"pieces": func(p *Proc) int {
+			n, _ := strconv.Atoi(p.Args[1])
+			for i := range n {
+				if i > 0 {
+					select {
+					case <-p.p.steps:
+					case <-p.p.done:
+						return 1
+					}
+				}
+				p.Print(fmt.Sprintf("piece %d\n", i))
+			}
+			return 0
+		},
 		// lines says each line of its input, and ends with it.
 		"lines": func(p *Proc) int {
 			for {
@@ -103,8 +131,10 @@ type process struct {
 	stdinRead int
 	stdinEOF  bool
 	signals   chan string
+	steps     <-chan struct{}
+	done      <-chan struct{} // closed at the end of the server
 	now       func() time.Time
-	onEnd     func()
+	onChange  func() // called without the lock
 }
 
 // wait gives the lock up until something changes.
@@ -122,9 +152,10 @@ func (p *process) notify() {
 
 func (p *process) write(to *[]byte, s string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	*to = append(*to, s...)
 	p.notify()
+	p.mu.Unlock()
+	p.onChange()
 }
 
 func (p *process) snapshot() sandbox.Command {
@@ -147,7 +178,7 @@ func (p *process) start(programs map[string]Program) {
 		p.cmd.State, p.cmd.ErrorCode, p.cmd.ErrorMessage = sandbox.CommandFailed, "command_not_found", p.cmd.Spec.Argv[0]+": not found"
 		p.cmd.EndedAt = p.now()
 		p.notify()
-		go p.onEnd()
+		go p.onChange()
 		return
 	}
 	p.cmd.State, p.cmd.PID, p.cmd.StartedAt = sandbox.CommandRunning, 101, p.now()
@@ -162,7 +193,7 @@ func (p *process) run(program Program) {
 	p.cmd.State, p.cmd.ExitCode, p.cmd.Signal, p.cmd.EndedAt = sandbox.CommandExited, &code, proc.EndedBy, p.now()
 	p.notify()
 	p.mu.Unlock()
-	p.onEnd()
+	p.onChange()
 }
 
 func (p *process) input(data []byte, eof bool) error {

@@ -74,7 +74,9 @@ func (f *Fake) end(op *operation.Operation, failure *sandbox.Error) {
 			op.State = operation.Canceled
 		}
 	}
-	op.Steps[0].State, op.Steps[0].EndedAt = op.State, now
+	step := op.Steps[0]
+	step.State, step.EndedAt = op.State, now
+	op.Steps = []operation.Step{step} // a new list: copies of the operation have the old one
 	box := f.sandboxes[sandbox.ID(op.Resource.ID)]
 	box.OperationID = ""
 	switch {

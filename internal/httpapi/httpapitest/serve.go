@@ -21,6 +21,7 @@ type Server struct {
 func Serve(t testing.TB) *Server {
 	t.Helper()
 	fake := NewFake()
+	t.Cleanup(fake.Close)
 	dataPlane := httptest.NewServer(fake.DataPlane())
 	t.Cleanup(dataPlane.Close)
 	t.Cleanup(dataPlane.CloseClientConnections)

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/creack/pty"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/client"
+	"github.com/space-sandbox/space/internal/httpapi/httpapitest"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	api := &client.Error{Problem: apiv1.Problem{Code: "name_taken", Message: "taken", Cause: "web", Remedy: "choose another"}}
+	house := &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "not set up", Err: errors.New("no file")}
+	for _, row := range []struct {
+		err  error
+		code int
+		want string
+	}{
+		{nil, 0, ""},
+		{api, 1, "space: taken (web) — choose another\n"},
+		{fmt.Errorf("wrapped: %w", api), 1, "space: taken (web) — choose another\n"},
+		{house, 1, "space: not set up (no file)\n"},
+		{errors.New("plain"), 1, "space: plain\n"},
+		{errors.New("bell \a and \x1b[31mred\nline"), 1, "space: bell ? and ?[31mred?line\n"},
+		{&usageError{errors.New("unknown flag")}, 2, "space: unknown flag — see space --help\n"},
+		{exitStatus(42), 42, ""},
+		{errors.Join(api, house), 1, "space: taken (web) — choose another\nspace: not set up (no file)\n"},
+		{&url.Error{Op: "Get", URL: "http://x", Err: errors.New("refused")}, 1, "space: SPACE does not answer (refused) — is space up running? SPACE_URL and --url say where to look\n"},
+	} {
+		var buf bytes.Buffer
+		if code := report(&buf, row.err); code != row.code || buf.String() != row.want {
+			t.Errorf("%v: code %d, %q", row.err, code, buf.String())
+		}
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	t.Parallel()
+	code := func(n int) *int { return &n }
+	for _, row := range []struct {
+		exit client.Exit
+		want int
+	}{
+		{client.Exit{State: "exited", ExitCode: code(0)}, 0},
+		{client.Exit{State: "exited", ExitCode: code(255)}, 255},
+		{client.Exit{State: "exited", ExitCode: code(-1), Signal: "SIGKILL"}, 137},
+		{client.Exit{State: "exited", ExitCode: code(-1), Signal: "SIGTERM", Error: &apiv1.CommandError{Code: "deadline_exceeded"}}, 143},
+		{client.Exit{State: "failed", Error: &apiv1.CommandError{Code: "command_not_found"}}, 127},
+		{client.Exit{State: "failed", Error: &apiv1.CommandError{Code: "permission_denied"}}, 126},
+		{client.Exit{State: "failed", Error: &apiv1.CommandError{Code: "cwd_not_found"}}, 125},
+		{client.Exit{State: "lost"}, 125},
+	} {
+		if got := exitCode(row.exit); got != row.want {
+			t.Errorf("%+v: %d, want %d", row.exit, got, row.want)
+		}
+	}
+}
+
+func TestParseRemote(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]remote{
+		"box:a":      {"box", "a"},
+		"box:":       {"box", ""},
+		"box:/a:b/c": {"box", "/a:b/c"},
+		"0abc:x":     {"0abc", "x"},
+		"./box:a":    {},
+		"/box:a":     {},
+		"Box:a":      {},
+		"file":       {},
+		"-":          {},
+		":a":         {},
+	} {
+		if got, ok := parseRemote(arg); got != want || ok != (want.ref != "") {
+			t.Errorf("%s: %+v, %v", arg, got, ok)
+		}
+	}
+}
+
+func TestProgressLine(t *testing.T) {
+	t.Parallel()
+	p := &progress{name: "a\x1b", total: 4 << 20, done: 1 << 20}
+	if got := p.line(); got != "a?: 1.0 of 4.0 MiB, 25 %" {
+		t.Error(got)
+	}
+	p.total = 0
+	if got := p.line(); got != "a?: 1.0 MiB" {
+		t.Error(got)
+	}
+}
+
+// On a terminal create shows the step under way; the id goes to standard output all the same.
+func TestProgressOnTerminal(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	screen, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer tty.Close()
+	c := &cli{std: std{out: &bytes.Buffer{}, err: tty}, output: "text"}
+	api := client.New(s.URL, httpapitest.AdminKey)
+	made, err := api.CreateSandbox(t.Context(), apiv1.CreateSandbox{Template: httpapitest.TemplateSlow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		op, err := waitOperation(context.Background(), c, api, made.Operation.ID)
+		if err == nil && op.State != "succeeded" {
+			err = errors.New(op.State)
+		}
+		done <- err
+	}()
+	line, err := bufio.NewReader(screen).ReadString('s')
+	if err != nil || !strings.Contains(line, "create: boot, 0 s") {
+		t.Errorf("%q, %v", line, err)
+	}
+	s.Finish()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/space-sandbox/space/client"
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// Exit codes of space itself; exec has those of the command.
+const (
+	exitFailure     = 1
+	exitUsage       = 2
+	exitNotStarted  = 125 // the command could not be started, like env(1)
+	exitNotAllowed  = 126
+	exitNoCommand   = 127
+	exitSignal      = 128 // and the number of the signal
+	exitInterrupted = 130
+)
+
+// usageError is a command line that makes no sense.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// exitStatus ends space with this code; what there was to say has been said.
+type exitStatus int
+
+func (e exitStatus) Error() string { return "exit status " + strconv.Itoa(int(e)) }
+
+// report prints what went wrong and returns the exit code.
+func report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status)
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		code := 0
+		for _, e := range joined.Unwrap() {
+			code = max(code, report(w, e))
+		}
+		return code
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintf(w, "space: %s — see space --help\n", plain(err.Error()))
+		return exitUsage
+	}
+	fmt.Fprintf(w, "space: %s\n", describe(err))
+	return exitFailure
+}
+
+// describe puts an error into one line: message (cause) — remedy.
+func describe(err error) string {
+	message, cause, remedy := err.Error(), "", ""
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		message, cause, remedy = e.Message, e.Cause, e.Remedy
+		if e.Code == "unauthenticated" { // the server speaks of headers
+			remedy = "set SPACE_API_KEY, or run it as a user who may read admin.key in the data directory (--data-dir)"
+		}
+	} else if e, ok := errors.AsType[*sandbox.Error](err); ok {
+		message, cause, remedy = e.Message, e.Cause, e.Remedy
+		if cause == "" && e.Err != nil && !strings.Contains(message, e.Err.Error()) {
+			cause = e.Err.Error()
+		}
+	} else if e, ok := errors.AsType[*url.Error](err); ok {
+		message, cause, remedy = "SPACE does not answer", e.Err.Error(), "is space up running? SPACE_URL and --url say where to look"
+	}
+	if cause != "" {
+		message += " (" + cause + ")"
+	}
+	if remedy != "" {
+		message += " — " + remedy
+	}
+	return plain(message)
+}

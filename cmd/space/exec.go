@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/client"
+)
+
+// maxExecInput is how much standard input fits the one request of exec -o json.
+const maxExecInput = 700 << 10
+
+func newExecCmd(cli *cli) *cobra.Command {
+	var in apiv1.CreateCommand
+	var env []string
+	var timeout time.Duration
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "exec SANDBOX [flags] -- COMMAND [ARG...]",
+		Short: "Run a command in a sandbox; the exit code is the command's",
+		Long: `Runs a command in a sandbox and shows its output as it comes. The exit code is the command's: 128 + n when signal n
+ended it, 127 when there is no such command, 126 when it may not be run, 125 when it could not be started otherwise.
+
+Ctrl-C sends SIGINT to the command; a second Ctrl-C leaves it running and ends space. When the connection to SPACE
+breaks, the output goes on from where it was.`,
+		Example: "  space exec web -- python3 -m pytest\n  space exec web -i -- tar x < files.tar",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if in.Env, err = pairs("env", env); err != nil {
+				return err
+			}
+			in.Argv, in.TimeoutSeconds = args[1:], timeout.Seconds()
+			switch {
+			case detach:
+				return execDetached(cmd.Context(), cli, args[0], in)
+			case cli.json():
+				return execJSON(cmd.Context(), cli, args[0], in)
+			}
+			return execLive(cmd.Context(), cli, args[0], in)
+		},
+	}
+	f := cmd.Flags()
+	f.SetInterspersed(true)
+	f.BoolVarP(&in.Stdin, "stdin", "i", false, "pass standard input on")
+	f.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE for its environment (repeatable)")
+	f.StringVarP(&in.Cwd, "cwd", "w", "", "working directory")
+	f.StringVarP(&in.User, "user", "u", "", "user in the guest (default: the template's)")
+	f.DurationVar(&timeout, "timeout", 0, "kill it after so long, such as 90s")
+	f.StringVar(&in.Tag, "tag", "", "label to find it again by")
+	f.BoolVarP(&detach, "detach", "d", false, "start it, print its id and leave it running")
+	return cmd
+}
+
+// execDetached starts a command and prints its id.
+func execDetached(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand) error {
+	if in.Stdin {
+		return &usageError{errors.New("--detach and --stdin exclude each other")}
+	}
+	in.Start = true
+	made, err := cli.client().CreateCommand(ctx, ref, in)
+	if err != nil {
+		return err
+	}
+	if cli.json() {
+		return cli.printJSON(made)
+	}
+	_, err = fmt.Fprintln(cli.out, made.ID)
+	return err
+}
+
+// execJSON runs a command to its end and prints the API's answer.
+func execJSON(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand) error {
+	body := apiv1.Exec{Argv: in.Argv, Env: in.Env, Cwd: in.Cwd, User: in.User, Stdin: in.Stdin, TimeoutSeconds: in.TimeoutSeconds, Tag: in.Tag}
+	if in.Stdin {
+		data, err := io.ReadAll(io.LimitReader(cli.in, maxExecInput+1))
+		if err != nil {
+			return fmt.Errorf("read standard input: %w", err)
+		}
+		if len(data) > maxExecInput {
+			return fmt.Errorf("standard input is too large for -o json (more than %d KiB)", maxExecInput>>10)
+		}
+		body.StdinB64 = base64.StdEncoding.EncodeToString(data)
+	}
+	result, err := cli.client().Exec(ctx, ref, body)
+	if err != nil {
+		return err
+	}
+	if err := cli.printJSON(result); err != nil {
+		return err
+	}
+	if !result.Ended() {
+		return fmt.Errorf("the command is still running: %s", result.ID)
+	}
+	exit := client.Exit{State: result.State, ExitCode: result.ExitCode, Signal: deref(result.Signal), Error: result.Error}
+	if status := exitCode(exit); status != 0 {
+		return exitStatus(status)
+	}
+	return nil
+}
+
+// execLive runs a command with its streams connected to ours.
+func execLive(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand) error {
+	c := cli.client()
+	made, err := c.CreateCommand(ctx, ref, in)
+	if err != nil {
+		return err
+	}
+	ctx, interrupts := forwardInterrupts(ctx, c, made.ID)
+	defer interrupts.stop()
+	a, err := c.Attach(ctx, made.ID, client.AttachOptions{Stdout: cli.out, Stderr: cli.err, Token: &made.Attach,
+		OnGap: func(_ byte, from, to uint64) {
+			fmt.Fprintf(cli.err, "space: %d bytes of output are missing (the command wrote faster than they were read)\n", to-from)
+		}})
+	if err != nil {
+		return interrupts.verdict(cli, made.ID, err)
+	}
+	if in.Stdin {
+		go func() { // ends with the process: a read of a terminal cannot be interrupted
+			_, _ = io.Copy(a, cli.in) // the attachment has ended: the exit code says why
+			a.CloseStdin()
+		}()
+	}
+	exit, err := a.Wait()
+	if err != nil {
+		return interrupts.verdict(cli, made.ID, err)
+	}
+	if exit.Error != nil {
+		fmt.Fprintf(cli.err, "space: %s\n", plain(endOf(exit)))
+	}
+	if status := exitCode(*exit); status != 0 {
+		return exitStatus(status)
+	}
+	return nil
+}
+
+func endOf(exit *client.Exit) string {
+	if exit.State == "failed" {
+		return fmt.Sprintf("the command did not start (%s: %s)", exit.Error.Code, exit.Error.Message)
+	}
+	return fmt.Sprintf("the command was ended (%s: %s)", exit.Error.Code, exit.Error.Message)
+}
+
+// exitCode is what a shell would make of the end of a command.
+func exitCode(exit client.Exit) int {
+	switch {
+	case exit.State == "exited" && exit.Signal != "":
+		return exitSignal + int(unix.SignalNum(exit.Signal))
+	case exit.State == "exited" && exit.ExitCode != nil:
+		return *exit.ExitCode
+	case exit.State == "failed" && exit.Error != nil && exit.Error.Code == "command_not_found":
+		return exitNoCommand
+	case exit.State == "failed" && exit.Error != nil && exit.Error.Code == "permission_denied":
+		return exitNotAllowed
+	}
+	return exitNotStarted
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/client"
+)
+
+func newOpCmd(cli *cli) *cobra.Command {
+	cmd := &cobra.Command{Use: "op", Short: "Look at operations: requests that create or delete sandboxes"}
+	cmd.AddCommand(
+		newOpLsCmd(cli),
+		newOpVerb(cli, "show", "Show an operation", func(ctx context.Context, c *client.Client, id string) (*apiv1.Operation, error) {
+			return c.Operation(ctx, id)
+		}),
+		newOpVerb(cli, "wait", "Wait until an operation has ended; exit code 1 when it failed", func(ctx context.Context, c *client.Client, id string) (*apiv1.Operation, error) {
+			return waitOperation(ctx, cli, c, id)
+		}),
+		newOpVerb(cli, "cancel", "Cancel an operation", func(ctx context.Context, c *client.Client, id string) (*apiv1.Operation, error) {
+			return c.CancelOperation(ctx, id)
+		}),
+	)
+	return cmd
+}
+
+func newOpLsCmd(cli *cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List operations",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := whole(cmd.Context(), client.Page{}, cli.client().ListOperations)
+			if err != nil {
+				return err
+			}
+			if cli.json() {
+				return cli.printJSON(list)
+			}
+			var rows [][]string
+			for _, o := range list.Items {
+				rows = append(rows, []string{o.ID, o.Kind, o.Resource.ID, o.State, moment(&o.CreatedAt), took(o)})
+			}
+			return cli.table([]string{"ID", "KIND", "RESOURCE", "STATE", "CREATED (UTC)", "TOOK"}, rows)
+		},
+	}
+}
+
+func took(o apiv1.Operation) string {
+	if o.EndedAt == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.1f s", o.EndedAt.Sub(o.CreatedAt).Seconds())
+}
+
+// newOpVerb makes a command that does something with one operation and shows it.
+func newOpVerb(cli *cli, verb, short string, do func(context.Context, *client.Client, string) (*apiv1.Operation, error)) *cobra.Command {
+	return &cobra.Command{
+		Use:   verb + " OPERATION",
+		Short: short,
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			op, err := do(cmd.Context(), cli.client(), args[0])
+			if err != nil {
+				return err
+			}
+			if cli.json() {
+				return cli.printJSON(op)
+			}
+			return printOperation(cli, op)
+		},
+	}
+}
+
+func printOperation(cli *cli, o *apiv1.Operation) error {
+	var steps []string
+	for _, s := range o.Steps {
+		text := s.Name + " " + s.State
+		if s.MS != nil {
+			text = fmt.Sprintf("%s %.0f ms", s.Name, *s.MS)
+		}
+		steps = append(steps, text)
+	}
+	failure := ""
+	if o.Error != nil {
+		failure = describe(&client.Error{Problem: *o.Error})
+	}
+	return cli.list(
+		[2]string{"id", o.ID}, [2]string{"kind", o.Kind}, [2]string{o.Resource.Type, o.Resource.ID}, [2]string{"state", o.State},
+		[2]string{"created", moment(&o.CreatedAt)}, [2]string{"took", took(*o)}, [2]string{"steps", strings.Join(steps, ", ")},
+		[2]string{"error", failure},
+	)
+}
