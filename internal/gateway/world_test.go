@@ -46,7 +46,7 @@ func (m *quietMachine) UserGroup() int                { return -1 }
 
 // world is the outside of a gateway: agents that outlive it, control's key and the calls control makes.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	signer *auth.Signer
 	dir    string
 
@@ -71,7 +71,7 @@ type box struct {
 	conns map[*countedConn]struct{}
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gw")
 	if err != nil {
@@ -263,7 +263,7 @@ func (c *command) sign() {
 
 // client is a WebSocket client of a command.
 type client struct {
-	t       *testing.T
+	t       testing.TB
 	conn    *websocket.Conn
 	control []apiv1.Control
 	out     [3]bytes.Buffer
