@@ -88,6 +88,7 @@ func (b *Builder) bootstrap(ctx context.Context, r Recipe, root string, progress
 		"--include=" + strings.Join(r.packages, ","),
 		"--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
 		`--aptopt=Apt::Install-Recommends "false"`, `--aptopt=Acquire::Languages "none"`,
+		"--dpkgopt=force-unsafe-io", // a build that is cut off is thrown away: nothing needs to be on the disk before the image
 		release, root, "-"}
 	cmd := exec.CommandContext(ctx, "unshare", args...)
 	var lines strings.Builder

@@ -49,6 +49,7 @@ func finishRoot(ctx context.Context, r Recipe, dir string) error {
 func machineFiles() []string {
 	return []string{"etc/machine-id", "var/lib/dbus/machine-id", "var/lib/systemd/random-seed", "etc/ssh/ssh_host_rsa_key",
 		"etc/ssh/ssh_host_ecdsa_key", "etc/ssh/ssh_host_ed25519_key", "etc/hostname", "etc/resolv.conf", "etc/apt/apt.conf.d/99mmdebstrap",
+		"etc/dpkg/dpkg.cfg.d/99mmdebstrap",
 		"etc/apt/sources.list.d/0000mmdebstrap.list", "etc/apt/sources.list", "var/log/dpkg.log", "var/log/bootstrap.log", "var/log/alternatives.log",
 		"var/log/apt", "var/cache/ldconfig/aux-cache", "etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-"}
 }
