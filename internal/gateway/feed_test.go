@@ -102,90 +102,113 @@ func TestFeedModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b := newBoard()
-		f := b.subscribe()
-		rooms := map[sandbox.ID]*room{}
-		type view struct {
-			synced    bool
-			processes map[string]uint64
+		m := &feedModel{board: b, feed: b.subscribe(), rooms: map[sandbox.ID]*room{}, seen: map[sandbox.ID]*view{},
+			covered: map[sandbox.ID][]sandbox.ProcessID{}}
+		t.Repeat(rapid.StateMachineActions(m))
+		for m.feed.queue.Len() > 0 {
+			m.Read(t)
 		}
-		seen := map[string]*view{}
-		covered := map[string][]sandbox.ProcessID{} // known at the last sync
-		read := func() {
-			res := f.pop()
-			if res == nil {
-				return
-			}
-			id := res.GetProcess().GetSandboxId() + res.GetSynced().GetSandboxId()
-			if rooms[sandbox.ID(id)] == nil {
-				t.Fatalf("told about %s, which is closed", id)
-			}
-			if seen[id] == nil {
-				seen[id] = &view{processes: map[string]uint64{}}
-			}
-			if p := res.GetProcess().GetProcess(); p != nil {
-				seen[id].processes[p.GetProcessId()] = p.GetStdoutBytes()
-			} else {
-				seen[id].synced = true
-				for _, pid := range covered[id] {
-					if _, told := seen[id].processes[string(pid)]; !told {
-						t.Fatalf("synced before %s", pid)
-					}
-				}
-			}
-		}
-		counter := uint64(0)
-		box := rapid.SampledFrom([]sandbox.ID{"a", "b"})
-		proc := rapid.SampledFrom([]sandbox.ProcessID{"p", "q", "r"})
-		t.Repeat(map[string]func(*rapid.T){
-			"open": func(t *rapid.T) {
-				if id := box.Draw(t, "box"); rooms[id] == nil {
-					rooms[id] = b.open(id)
-				}
-			},
-			"close": func(t *rapid.T) {
-				if id := box.Draw(t, "box"); rooms[id] != nil {
-					rooms[id].close()
-					delete(rooms, id)
-					delete(seen, string(id))
-				}
-			},
-			"begin": func(t *rapid.T) {
-				if id := box.Draw(t, "box"); rooms[id] != nil {
-					rooms[id].begin()
-					delete(seen, string(id)) // what was told before does not count any more
-				}
-			},
-			"change": func(t *rapid.T) {
-				if r := rooms[box.Draw(t, "box")]; r != nil {
-					counter++
-					r.changed(state(proc.Draw(t, "process"), counter))
-				}
-			},
-			"sync": func(t *rapid.T) {
-				if r := rooms[box.Draw(t, "box")]; r != nil {
-					r.sync()
-					covered[string(r.id)] = slices.Collect(maps.Keys(r.processes))
-				}
-			},
-			"read": func(*rapid.T) { read() },
-			"": func(t *rapid.T) {
-				if n := f.queue.Len(); n > 8 || n != len(f.place) {
-					t.Fatalf("%d notes wait, %d have a place", n, len(f.place))
-				}
-			},
-		})
-		for f.queue.Len() > 0 {
-			read()
-		}
-		for id, r := range rooms {
+		for id, r := range m.rooms {
+			v := m.view(id)
 			for pid, p := range r.processes {
-				if v := seen[string(id)]; v == nil || v.processes[string(pid)] != p.GetStdoutBytes() {
-					t.Fatalf("%s %s is at %d, told %v", id, pid, p.GetStdoutBytes(), v)
+				if v.processes[pid] != p.GetStdoutBytes() {
+					t.Fatalf("%s %s is at %d, told %d", id, pid, p.GetStdoutBytes(), v.processes[pid])
 				}
 			}
-			if r.synced != (seen[string(id)] != nil && seen[string(id)].synced) {
-				t.Fatalf("%s: synced is %v, told %v", id, r.synced, seen[string(id)])
+			if r.synced != v.synced {
+				t.Fatalf("%s: synced is %v, told %v", id, r.synced, v.synced)
 			}
 		}
 	})
+}
+
+// feedModel is a board with one feed, and what its reader knows.
+type feedModel struct {
+	board   *board
+	feed    *feed
+	rooms   map[sandbox.ID]*room
+	seen    map[sandbox.ID]*view
+	covered map[sandbox.ID][]sandbox.ProcessID // known at the last sync
+	counter uint64
+}
+
+// view is what a reader knows of a sandbox.
+type view struct {
+	synced    bool
+	processes map[sandbox.ProcessID]uint64
+}
+
+func (m *feedModel) view(id sandbox.ID) *view {
+	if m.seen[id] == nil {
+		m.seen[id] = &view{processes: map[sandbox.ProcessID]uint64{}}
+	}
+	return m.seen[id]
+}
+
+func (m *feedModel) draw(t *rapid.T) (sandbox.ID, *room) {
+	id := rapid.SampledFrom([]sandbox.ID{"a", "b"}).Draw(t, "box")
+	return id, m.rooms[id]
+}
+
+func (m *feedModel) Open(t *rapid.T) {
+	if id, r := m.draw(t); r == nil {
+		m.rooms[id] = m.board.open(id)
+	}
+}
+
+func (m *feedModel) Close(t *rapid.T) {
+	if id, r := m.draw(t); r != nil {
+		r.close()
+		delete(m.rooms, id)
+		delete(m.seen, id)
+	}
+}
+
+func (m *feedModel) Begin(t *rapid.T) {
+	if id, r := m.draw(t); r != nil {
+		r.begin()
+		delete(m.seen, id) // what was told before does not count any more
+	}
+}
+
+func (m *feedModel) Change(t *rapid.T) {
+	if _, r := m.draw(t); r != nil {
+		m.counter++
+		r.changed(state(rapid.SampledFrom([]sandbox.ProcessID{"p", "q", "r"}).Draw(t, "process"), m.counter))
+	}
+}
+
+func (m *feedModel) Sync(t *rapid.T) {
+	if id, r := m.draw(t); r != nil {
+		r.sync()
+		m.covered[id] = slices.Collect(maps.Keys(r.processes))
+	}
+}
+
+func (m *feedModel) Read(t *rapid.T) {
+	res := m.feed.pop()
+	if res == nil {
+		return
+	}
+	id := sandbox.ID(res.GetProcess().GetSandboxId() + res.GetSynced().GetSandboxId())
+	if m.rooms[id] == nil {
+		t.Fatalf("told about %s, which is closed", id)
+	}
+	v := m.view(id)
+	if p := res.GetProcess().GetProcess(); p != nil {
+		v.processes[sandbox.ProcessID(p.GetProcessId())] = p.GetStdoutBytes()
+		return
+	}
+	v.synced = true
+	for _, pid := range m.covered[id] {
+		if _, told := v.processes[pid]; !told {
+			t.Fatalf("synced before %s", pid)
+		}
+	}
+}
+
+func (m *feedModel) Check(t *rapid.T) {
+	if n := m.feed.queue.Len(); n > 8 || n != len(m.feed.place) {
+		t.Fatalf("%d notes wait, %d have a place", n, len(m.feed.place))
+	}
 }
