@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -63,6 +64,12 @@ type server struct {
 	handler swap
 }
 
+const uidCount = 1 << 10
+
+// uidBase draws a range of uids of this installation's own: the end of a machine ends whatever runs as its uid, and
+// other installations of this and other test processes run at the same time.
+func uidBase() uint32 { return 1<<29 + rand.Uint32N(1<<18)*uidCount }
+
 // Start makes an installation with one template, tiny, and starts its parts. It ends with the test.
 func Start(t testing.TB) *Installation {
 	t.Helper()
@@ -82,7 +89,7 @@ func newInstallation(t testing.TB) *Installation {
 	uid := uint32(os.Getuid())
 	i := &Installation{t: t, Host: fake.NewHost(), key: auth.NewKey(), parts: map[string]*running{}, logger: slog.New(slog.DiscardHandler),
 		dir: &datadir.Dir{Path: root, RunRoot: filepath.Join(root, "r"), Installation: datadir.Installation{ID: "test00",
-			UIDBase: 1 << 29, UIDCount: 1024, ControlUID: uid, ControlGID: uint32(os.Getgid()), GatewayUID: uid, GatewayGID: uint32(os.Getgid()),
+			UIDBase: uidBase(), UIDCount: uidCount, ControlUID: uid, ControlGID: uint32(os.Getgid()), GatewayUID: uid, GatewayGID: uint32(os.Getgid()),
 			PoolKind: string(pool.KindCopy)}}}
 	t.Cleanup(i.Host.Close)
 	for _, d := range []string{i.dir.PoolDir(), i.dir.ControlDir(), i.dir.NodeDir()} {
