@@ -83,6 +83,9 @@ func (c *Control) replayedCommand(ctx context.Context, call Call) (sandbox.Comma
 		return sandbox.Command{}, false, err
 	}
 	cmd, err := c.command(ctx, sandbox.CommandID(entry.ResultID))
+	if err == nil && cmd.State == sandbox.CommandCreated { // the first call may not have got so far
+		err = c.makeProcess(ctx, cmd)
+	}
 	return cmd, true, err
 }
 

@@ -118,6 +118,10 @@ func (g *fakeGateway) Publish(ctx context.Context, req *connect.Request[gatewayv
 		return nil, err
 	}
 	g.mu.Lock()
+	if !g.configured {
+		g.mu.Unlock()
+		return nil, sandbox.Errorf(sandbox.CodeUnavailable, "not configured")
+	}
 	g.routes[req.Msg.Route.SandboxId] = req.Msg.Route
 	g.mu.Unlock()
 	g.guests.resync(req.Msg.Route.SandboxId)
@@ -169,6 +173,9 @@ func (g *fakeGateway) reach(ctx context.Context, call, id string) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !g.configured {
+		return sandbox.Errorf(sandbox.CodeUnavailable, "not configured")
+	}
 	if g.routes[id] == nil {
 		return sandbox.Errorf(sandbox.CodeNotFound, "no route to %s", id)
 	}

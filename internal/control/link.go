@@ -143,10 +143,15 @@ func call[Req, Res any](ctx context.Context, timeout time.Duration,
 		defer cancel()
 	}
 	res, err := fn(ctx, connect.NewRequest(msg))
-	if err != nil {
-		return nil, rpc.FromConnect(err)
+	if err == nil {
+		return res.Msg, nil
 	}
-	return res.Msg, nil
+	err = rpc.FromConnect(err)
+	if sandbox.CodeOf(err) == sandbox.CodeCanceled && ctx.Err() == nil { // by the other process, which is ending
+		err = &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "a part of SPACE is restarting",
+			Remedy: "try again in a moment", Err: err}
+	}
+	return nil, err
 }
 
 // stopped is why a watch under way ended when the other end did not say.

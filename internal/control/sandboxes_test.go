@@ -440,3 +440,9 @@ func BenchmarkCreate(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "creates/s")
 	b.ReportMetric(float64(s.Commits())/float64(b.N), "commits/create")
 }
+
+func cloneMachine(m *nodev1.Machine, id string) *nodev1.Machine {
+	out := proto.CloneOf(m)
+	out.SandboxId = id
+	return out
+}

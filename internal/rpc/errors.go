@@ -22,6 +22,13 @@ func ToConnect(err error) error {
 		return ce
 	}
 	e := sandbox.AsError(err)
+	switch {
+	case e.Code != sandbox.CodeInternal:
+	case errors.Is(err, context.Canceled): // also when this process is ending
+		e = &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the call was canceled", Err: err}
+	case errors.Is(err, context.DeadlineExceeded):
+		e = &sandbox.Error{Code: sandbox.CodeDeadline, Message: "the call did not end within its deadline", Err: err}
+	}
 	p := &problemv1.Problem{Code: string(e.Code), Message: e.Message, Cause: e.Cause, Remedy: e.Remedy}
 	if e.Err != nil && p.Cause == "" {
 		p.Cause = e.Err.Error()
