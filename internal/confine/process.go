@@ -41,11 +41,12 @@ type Process struct {
 	status Status
 	closed chan struct{}
 	once   sync.Once
+	over   chan struct{} // closed when nobody waits for the end any more: done is closed, or never will be
 }
 
 // watch makes a Process of a non-blocking pidfd, which it takes over.
 func watch(id Identity, group *Group, pidfd *os.File) *Process {
-	p := &Process{id: id, group: group, pidfd: pidfd, done: make(chan struct{}), closed: make(chan struct{})}
+	p := &Process{id: id, group: group, pidfd: pidfd, done: make(chan struct{}), closed: make(chan struct{}), over: make(chan struct{})}
 	go p.reap()
 	return p
 }
@@ -108,8 +109,17 @@ func (p *Process) Kill(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := p.Wait(ctx)
-	return err
+	select {
+	case <-p.over:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-p.done:
+		return nil
+	default:
+		return ErrClosed
+	}
 }
 
 // Close gives up the handle; the process goes on. Waiting callers get ErrClosed. A child of ours is still reaped when
@@ -126,6 +136,7 @@ func (p *Process) Close() error {
 
 // reap waits for the end by the runtime's poller: a pidfd becomes readable then, and no thread is spent on waiting.
 func (p *Process) reap() {
+	defer close(p.over)
 	conn, err := p.pidfd.SyscallConn()
 	if err != nil {
 		return

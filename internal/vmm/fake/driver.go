@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/space-sandbox/space/internal/confine"
@@ -125,9 +126,12 @@ func check(spec vmm.Spec) error {
 	return nil
 }
 
+// rootPrefix begins the names of machines' directories.
+const rootPrefix = "space-fake-"
+
 // makeRoot makes a machine's directory: a home directory, and a user database in which all names are one uid.
 func makeRoot(temp string, spec vmm.Spec) (_ string, err error) {
-	root, err := os.MkdirTemp(temp, "space-fake-"+string(spec.ID)+"-")
+	root, err := os.MkdirTemp(temp, rootPrefix+string(spec.ID)+"-")
 	if err != nil {
 		return "", err
 	}
@@ -171,12 +175,31 @@ func (d *Driver) Adopt(_ context.Context, state vmm.State) (vmm.Machine, error) 
 		body, err = adoptProcess(state.Process)
 	}
 	if errors.Is(err, confine.ErrGone) || errors.Is(err, confine.ErrNotOurs) {
-		return nil, fmt.Errorf("fake: %w: %w", vmm.ErrGone, err)
+		return nil, errors.Join(fmt.Errorf("fake: %w: %w", vmm.ErrGone, err), forget(p))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("fake: %w", err)
 	}
 	return newMachine(body, p, d.cfg.Logger), nil
+}
+
+// forget removes what a machine left that ended while nobody watched it. One whose agent still answers was meant by
+// another state.
+func forget(p private) error {
+	if conn, err := net.Dial("unix", p.Socket); err == nil {
+		return conn.Close()
+	}
+	if !strings.HasPrefix(filepath.Base(p.Root), rootPrefix) {
+		return fmt.Errorf("fake: %s is not a machine's directory", p.Root)
+	}
+	return errors.Join(removeIfThere(p.Socket), os.RemoveAll(p.Root))
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func bootError(err error) error {

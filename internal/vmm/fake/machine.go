@@ -145,9 +145,5 @@ func (m *machine) clean(ctx context.Context) error {
 	if err := m.body.sweep(ctx); err != nil {
 		return err
 	}
-	err := os.Remove(m.private.Socket)
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	return errors.Join(err, os.RemoveAll(m.private.Root))
+	return errors.Join(removeIfThere(m.private.Socket), os.RemoveAll(m.private.Root))
 }

@@ -207,7 +207,7 @@ func (m *Machine) handle(conn *qmp.Conn, e qmp.Event) {
 	case "GUEST_PANICKED":
 		m.guestEnded(conn, "the guest's kernel panicked")
 	case "BLOCK_IO_ERROR":
-		m.log.Error("the host failed to write or read the machine's disk", "event", fmt.Sprintf("%.512q", e.Data))
+		m.log.Error("the host failed to write or read the machine's disk", "event", fmt.Sprintf("%.512s", vmm.ConsoleText(e.Data)))
 	case "STOP":
 		m.log.Warn("the guest has been stopped")
 	}

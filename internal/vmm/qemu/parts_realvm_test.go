@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -191,8 +190,18 @@ func (l *lab) disk(t *testing.T, path string) *os.File {
 		t.Fatal(err)
 	}
 	f := file(t)(os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600))
-	if _, err := io.Copy(f, bytes.NewReader(image)); err != nil {
+	if err := f.Truncate(int64(len(image))); err != nil {
 		t.Fatal(err)
+	}
+	zeros := make([]byte, 64<<10)
+	for at := 0; at < len(image); at += len(zeros) { // keep it sparse
+		chunk := image[at:min(at+len(zeros), len(image))]
+		if bytes.Equal(chunk, zeros[:len(chunk)]) {
+			continue
+		}
+		if _, err := f.WriteAt(chunk, int64(at)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return f
 }
