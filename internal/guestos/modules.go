@@ -2,6 +2,8 @@ package guestos
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -170,6 +172,7 @@ func (t *moduleTree) load(name string) ([]byte, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", p, err)
 	}
+	data = withoutSignature(data)
 	if depends, ok := t.depends[name]; ok {
 		return data, depends, nil
 	}
@@ -178,4 +181,27 @@ func (t *moduleTree) load(name string) ([]byte, []string, error) {
 		return nil, nil, fmt.Errorf("%s: %w", p, err)
 	}
 	return data, info.Depends, nil
+}
+
+// signatureMarker ends a module that its distribution has signed.
+const signatureMarker = "~Module signature appended~\n"
+
+// signatureTrailer is the size of struct module_signature, which lies before the marker and ends with the size of the
+// signature in big endian.
+const signatureTrailer = 12
+
+// withoutSignature cuts a module's signature off. The kernel would check it at each boot, which takes longer than all
+// else that loading does; but the modules come from the same package as the kernel itself, and the initramfs has a
+// digest. The kernel marks itself as tainted by unsigned modules, which changes nothing.
+func withoutSignature(ko []byte) []byte {
+	rest, signed := bytes.CutSuffix(ko, []byte(signatureMarker))
+	if !signed || len(rest) < signatureTrailer {
+		return ko
+	}
+	size := uint64(binary.BigEndian.Uint32(rest[len(rest)-4:]))
+	rest = rest[:len(rest)-signatureTrailer]
+	if size > uint64(len(rest)) {
+		return ko
+	}
+	return rest[:uint64(len(rest))-size]
 }

@@ -1,6 +1,7 @@
 package guestos
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -105,5 +106,23 @@ func TestWantedModulesOfACloudKernel(t *testing.T) {
 	before("virtio", "virtio_rng")
 	if slices.Contains(m.Modules, "other") {
 		t.Errorf("a module nobody wants is in %v", m.Modules)
+	}
+}
+
+func TestSignaturesAreCutOff(t *testing.T) {
+	t.Parallel()
+	plain := elfModule("a", "")
+	signed := append(slices.Clone(plain), bytes.Repeat([]byte{0x30}, 300)...)
+	signed = append(signed, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 300>>8, 300&0xff)
+	signed = append(signed, signatureMarker...)
+	if got := withoutSignature(signed); !bytes.Equal(got, plain) {
+		t.Errorf("%d bytes remain, want %d", len(got), len(plain))
+	}
+	if got := withoutSignature(plain); !bytes.Equal(got, plain) {
+		t.Error("a module without a signature was changed")
+	}
+	damaged := append([]byte("short\xff\xff\xff\xff"), signatureMarker...)
+	if got := withoutSignature(damaged); !bytes.Equal(got, damaged) {
+		t.Error("a module with a signature longer than itself was changed")
 	}
 }

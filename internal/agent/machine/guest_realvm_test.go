@@ -151,7 +151,7 @@ func qemuArgs(spec guestSpec, g *guest) []string {
 
 func makeDisk(t *testing.T, path string, spec guestSpec) {
 	t.Helper()
-	out, err := exec.Command("mke2fs", "-q", "-t", "ext4", "-d", spec.image, path, fmt.Sprintf("%dM", spec.imageMiB)).CombinedOutput()
+	out, err := exec.Command("mke2fs", "-q", "-t", "ext4", "-b", "4096", "-d", spec.image, path, fmt.Sprintf("%dM", spec.imageMiB)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("mke2fs: %v: %s", err, out)
 	}
