@@ -23,9 +23,6 @@ It needs mmdebstrap and mke2fs.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			if err := withSystemPath(); err != nil {
-				return err
-			}
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
 				return err

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"os/signal"
 	"syscall"
 
@@ -28,9 +27,6 @@ the first key. It may be run again at any time and goes on where it was stopped.
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
-			if err := withSystemPath(); err != nil {
-				return err
-			}
 			opts.DataDir, opts.Install = dataDir(), !noInstall
 			opts.PoolKind, opts.PoolBytes = pool.Kind(poolKind), poolMiB<<20
 			if poolKind == "auto" {
@@ -54,11 +50,6 @@ the first key. It may be run again at any time and goes on where it was stopped.
 	f.Int64Var(&poolMiB, "pool-size", 0, "size of a loop-xfs pool in MiB (default 60 % of the free space, at most 64 GiB)")
 	f.BoolVar(&opts.PoolSparse, "pool-sparse", false, "do not reserve the space of a loop-xfs pool")
 	return cmd
-}
-
-// withSystemPath lets this process find the programs of an administrator, which PATH lacks after a plain su.
-func withSystemPath() error {
-	return os.Setenv("PATH", os.Getenv("PATH")+":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
 }
 
 // newReporter shows progress on standard error: bars on a terminal only.

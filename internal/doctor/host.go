@@ -111,7 +111,9 @@ func (p *patient) checkTun(context.Context) Check {
 	if err != nil {
 		return Check{Status: Fail, Found: err.Error(), Cause: "sandboxes get their network through a tap device", Fix: "modprobe tun"}
 	}
-	f.Close()
+	if err := f.Close(); err != nil {
+		return Check{Status: Fail, Found: err.Error(), Cause: "/dev/net/tun cannot be used", Fix: "modprobe tun"}
+	}
 	return ok("/dev/net/tun opens")
 }
 

@@ -266,7 +266,9 @@ func (p *patient) checkPorts(ctx context.Context) Check {
 	for _, addr := range p.Ports {
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 		if err == nil {
-			listener.Close()
+			err = listener.Close()
+		}
+		if err == nil {
 			continue
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {

@@ -2,16 +2,15 @@ package doctor
 
 import (
 	"os"
-	"os/exec"
-	"path/filepath"
 
+	"github.com/space-sandbox/space/internal/hostprog"
 	"github.com/space-sandbox/space/internal/vmm/qemu"
 )
 
 // Package is a package of the distribution and a file or program that shows it is there.
 type Package struct {
 	Name string
-	// Program is looked for in PATH and in the directories of the system; File is an absolute path.
+	// Program is looked for in the directories of the system; File is an absolute path.
 	Program, File string
 }
 
@@ -42,13 +41,6 @@ func present(p Package) bool {
 		_, err := os.Stat(p.File)
 		return err == nil
 	}
-	if _, err := exec.LookPath(p.Program); err == nil {
-		return true
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
-		if _, err := exec.LookPath(filepath.Join(dir, p.Program)); err == nil {
-			return true
-		}
-	}
-	return false
+	_, found := hostprog.Find(p.Program)
+	return found
 }

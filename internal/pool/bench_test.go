@@ -21,7 +21,7 @@ func BenchmarkCreateDisk(b *testing.B) {
 	if err := Mount(b.Context(), image, point); err != nil {
 		b.Fatal(err)
 	}
-	defer UnmountImage(b.Context(), image, point) //nolint:errcheck // the next test would show it
+	defer UnmountImage(b.Context(), image, point)
 	p, err := Open(Config{Dir: point, ImageFile: image, Kind: KindLoopXFS})
 	if err != nil {
 		b.Fatal(err)

@@ -106,13 +106,13 @@ func Probe(dir string) (Kind, error) {
 	if err != nil {
 		return "", fmt.Errorf("probe %s: %w", dir, err)
 	}
-	defer os.Remove(src.Name())
+	defer os.Remove(src.Name()) //nolint:errcheck // a probe of 64 KiB; the next setup finds the same name free
 	defer src.Close()
 	dst, err := os.CreateTemp(dir, ".probe-*")
 	if err != nil {
 		return "", fmt.Errorf("probe %s: %w", dir, err)
 	}
-	defer os.Remove(dst.Name())
+	defer os.Remove(dst.Name()) //nolint:errcheck // the same
 	defer dst.Close()
 	if _, err := src.Write(make([]byte, 64<<10)); err != nil {
 		return "", fmt.Errorf("probe %s: %w", dir, err)

@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/space-sandbox/space/internal/hostprog"
 )
 
 // Sizes of loop images in bytes.
@@ -88,7 +90,8 @@ func allocate(f *os.File, sizeBytes int64, sparse bool) error {
 
 // makeXFS runs mkfs.xfs; -K leaves preallocated blocks allocated.
 func makeXFS(ctx context.Context, image string) error {
-	cmd := exec.CommandContext(ctx, "mkfs.xfs", "-q", "-f", "-K", "-m", "reflink=1,crc=1", image)
+	cmd := exec.CommandContext(ctx, hostprog.Path("mkfs.xfs"), "-q", "-f", "-K", "-m", "reflink=1,crc=1", image)
+	cmd.Env = hostprog.Env("LC_ALL=C")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -65,11 +65,13 @@ func findLoop(image *os.File) (*os.File, error) {
 		if err != nil {
 			continue // it went away
 		}
-		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
-		if err == nil && info.Device == want.Dev && info.Inode == want.Ino {
+		info, statusErr := unix.IoctlLoopGetStatus64(int(dev.Fd()))
+		if statusErr == nil && info.Device == want.Dev && info.Inode == want.Ino {
 			return dev, nil
 		}
-		dev.Close()
+		if err := dev.Close(); err != nil {
+			return nil, fmt.Errorf("close loop device: %w", err)
+		}
 	}
 	return nil, nil
 }

@@ -42,7 +42,7 @@ func TestEnsureAndUnmountAreIdempotent(t *testing.T) {
 	if err := MakeImage(t.Context(), dir.PoolImage(), MinImageBytes, true); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { Unmount(context.Background(), dir) }) //nolint:errcheck // checked below
+	t.Cleanup(func() { Unmount(context.Background(), dir) }) // checked below
 	if _, err := OpenDir(dir); sandbox.CodeOf(err) != sandbox.CodeHostSetup {
 		t.Errorf("a pool that is not mounted opens: %v", err)
 	}

@@ -77,8 +77,7 @@ func Open(cfg Config) (*Pool, error) {
 	}
 	p := &Pool{cfg: cfg, root: root}
 	if err := p.init(); err != nil {
-		root.Close()
-		return nil, err
+		return nil, errors.Join(err, root.Close())
 	}
 	return p, nil
 }

@@ -2,9 +2,12 @@ package pool
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/space-sandbox/space/internal/hostprog"
 )
 
 // LoopReason says why a loop-xfs pool is not possible here, "" when it is. It loads kernel modules when it may.
@@ -13,10 +16,9 @@ func LoopReason(ctx context.Context) string {
 		{"loop", "/dev/loop-control", ""}, {"xfs", "/proc/filesystems", "\txfs\n"},
 	} {
 		if !fileHas(need.path, need.text) {
-			// The answer is in the second look, not in modprobe's.
-			exec.CommandContext(ctx, "modprobe", need.module).Run() //nolint:errcheck // see above
+			err := exec.CommandContext(ctx, hostprog.Path("modprobe"), need.module).Run()
 			if !fileHas(need.path, need.text) {
-				return "this kernel has no " + need.module
+				return fmt.Sprintf("this kernel has no %s (modprobe: %v)", need.module, err)
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/space-sandbox/space/internal/guestos"
+	"github.com/space-sandbox/space/internal/hostprog"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -161,8 +162,8 @@ func fetchPackage(ctx context.Context, dir, name string, note func(string)) erro
 
 // kernelName asks apt which kernel the meta package stands for.
 func kernelName(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, "apt-cache", "depends", "--important", kernelMeta)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd := exec.CommandContext(ctx, hostprog.Path("apt-cache"), "depends", "--important", kernelMeta)
+	cmd.Env = hostprog.Env("LC_ALL=C")
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("apt-cache depends %s: %w", kernelMeta, err)

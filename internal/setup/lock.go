@@ -22,12 +22,11 @@ func takeLock(root *os.Root, dataDir string) (*os.File, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		holder, _ := io.ReadAll(io.LimitReader(f, 200)) // without it the message only says less
-		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "another setup of " + dataDir + " is running",
+			err = &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "another setup of " + dataDir + " is running",
 				Cause: strings.TrimSpace(string(holder)), Remedy: "wait until it has ended"}
 		}
-		return nil, fmt.Errorf("lock: %w", err)
+		return nil, errors.Join(err, f.Close())
 	}
 	text := fmt.Sprintf("process %d since %s\n", os.Getpid(), time.Now().UTC().Format(time.RFC3339))
 	if err := f.Truncate(0); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/space-sandbox/space/internal/doctor"
+	"github.com/space-sandbox/space/internal/hostprog"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -36,7 +36,7 @@ func (r *run) packages(ctx context.Context) (string, error) {
 	}
 	if still := r.host.MissingPackages(want); len(still) > 0 {
 		return "", &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "packages are installed, but their programs are not found",
-			Cause: strings.Join(still, " "), Remedy: "check PATH"}
+			Cause: strings.Join(still, " "), Remedy: "they are looked for in /usr/sbin, /usr/bin, /sbin and /bin"}
 	}
 	return "installed " + list, nil
 }
@@ -79,9 +79,9 @@ func aptGet(ctx context.Context, note func(string), args ...string) error {
 // systemCommand runs a program of the package manager. It is asked to end, not killed, when the context ends, and it may
 // outlive us: half an installation helps nobody.
 func systemCommand(ctx context.Context, note func(string), dir, name string, args ...string) error {
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.CommandContext(ctx, hostprog.Path(name), args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
+	cmd.Env = hostprog.Env("DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -48,7 +49,7 @@ func child(dir, kill string) int {
 	host.At = func(point string) {
 		fmt.Println(point)
 		if point == kill {
-			syscall.Kill(os.Getpid(), syscall.SIGKILL) //nolint:errcheck // it cannot come back
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 	}
 	_, err := Run(context.Background(), loopOptions(dir), host, NewReporter(io.Discard, false), slog.New(slog.DiscardHandler))
@@ -132,7 +133,7 @@ func loopOptions(dir string) Options {
 // host makes a directory that the checks of the path accept, with an /etc in it.
 func newHost(t *testing.T) (dataDir string, host Host) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "space-setup-test-") // t.TempDir has a parent that others may not pass
+	dir, err := os.MkdirTemp("", "space-setup-test-") //nolint:usetesting // t.TempDir has a parent that others may not pass
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +393,7 @@ func TestFullDisk(t *testing.T) {
 				t.Errorf("error %+v", se)
 			}
 			for _, rest := range []string{"installation.json", "pool.img", "pool.img.new"} {
-				if _, err := os.Lstat(filepath.Join(dir, rest)); !os.IsNotExist(err) {
+				if _, err := os.Lstat(filepath.Join(dir, rest)); !errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("%s is left (%v)", rest, err)
 				}
 			}

@@ -160,7 +160,7 @@ func (h Host) lockConfig(ctx context.Context) (*os.Root, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if err := os.MkdirAll(h.ConfigDir, 0o755); err != nil {
+	if err := os.MkdirAll(h.ConfigDir, 0o755); err != nil { //nolint:gosec // as all of /etc
 		return nil, nil, fmt.Errorf("host configuration: %w", err)
 	}
 	conf, err := os.OpenRoot(h.ConfigDir)

@@ -8,6 +8,7 @@ import (
 	"os/user"
 	"strconv"
 
+	"github.com/space-sandbox/space/internal/hostprog"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -55,7 +56,7 @@ func ensureSystemUser(ctx context.Context, name string) (Account, error) {
 	if _, err := user.LookupGroup(name); err == nil { // left by a useradd that was cut off
 		group = "--gid=" + name
 	}
-	cmd := exec.CommandContext(ctx, "useradd", "--system", group, "--no-create-home", "--home-dir", "/nonexistent",
+	cmd := exec.CommandContext(ctx, hostprog.Path("useradd"), "--system", group, "--no-create-home", "--home-dir", "/nonexistent",
 		"--shell", "/usr/sbin/nologin", "--comment", "SPACE", name)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return Account{}, fmt.Errorf("useradd %s: %w: %s", name, err, firstBytes(out))

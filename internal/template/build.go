@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/space-sandbox/space/internal/hostprog"
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -84,19 +85,19 @@ func (b *Builder) bootstrap(ctx context.Context, r Recipe, root string, progress
 		return err
 	}
 	args := []string{"--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "--",
-		"mmdebstrap", "--mode=root", "--format=directory", "--variant=" + r.variant,
+		hostprog.Path("mmdebstrap"), "--mode=root", "--format=directory", "--variant=" + r.variant,
 		"--include=" + strings.Join(r.packages, ","),
 		"--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
 		`--aptopt=Apt::Install-Recommends "false"`, `--aptopt=Acquire::Languages "none"`,
 		"--dpkgopt=force-unsafe-io", // a build that is cut off is thrown away: nothing needs to be on the disk before the image
 		release, root, "-"}
-	cmd := exec.CommandContext(ctx, "unshare", args...)
+	cmd := exec.CommandContext(ctx, hostprog.Path("unshare"), args...)
 	var lines strings.Builder
 	for _, s := range sources {
 		lines.WriteString(s.line() + "\n")
 	}
 	cmd.Stdin = strings.NewReader(lines.String())
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TMPDIR="+b.WorkDir)
+	cmd.Env = hostprog.Env("LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", "TMPDIR="+b.WorkDir)
 	return runChild(cmd, func(line string) {
 		if text, ok := strings.CutPrefix(line, "I: "); ok {
 			progress(strings.TrimSuffix(text, "..."))

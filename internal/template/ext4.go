@@ -12,6 +12,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/space-sandbox/space/internal/hostprog"
 )
 
 const (
@@ -104,8 +106,8 @@ func runMke2fs(ctx context.Context, root string, journalMiB int, c content, size
 		"-N", strconv.FormatInt(inodeCount(c, size), 10), "-m", "0", "-e", "remount-ro", "-U", imageID,
 		"-E", "root_owner=0:0,hash_seed=" + imageID + ",resize=" + strconv.Itoa(growBlocks) + ",lazy_itable_init=0,lazy_journal_init=0,nodiscard",
 		"-J", "size=" + strconv.Itoa(journalMiB), "-d", root, "/dev/fd/3", strconv.FormatInt(size/blockSize, 10)}
-	cmd := exec.CommandContext(ctx, "mke2fs", args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "MKE2FS_CONFIG=/dev/null", "E2FSPROGS_FAKE_TIME="+strconv.Itoa(imageEpoch),
+	cmd := exec.CommandContext(ctx, hostprog.Path("mke2fs"), args...)
+	cmd.Env = hostprog.Env("LC_ALL=C", "MKE2FS_CONFIG=/dev/null", "E2FSPROGS_FAKE_TIME="+strconv.Itoa(imageEpoch),
 		"SOURCE_DATE_EPOCH="+strconv.Itoa(imageEpoch))
 	cmd.ExtraFiles = []*os.File{f}
 	return runChild(cmd, nil)

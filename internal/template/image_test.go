@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,7 +70,7 @@ func TestFinishRemovesWhatIsOfOneMachine(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"etc/ssh/ssh_host_rsa_key", "tmp/rest", "var/lib/apt/lists/mirror_Index"} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); !os.IsNotExist(err) {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is still there (%v)", name, err)
 		}
 	}
