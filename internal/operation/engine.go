@@ -125,7 +125,8 @@ func (e *Engine) Recover(ctx context.Context, adopt func(Operation)) error {
 	if err != nil {
 		return fmt.Errorf("recover operations: %w", err)
 	}
-	for _, op := range ops {
+	for n := range ops {
+		op := &ops[n]
 		for i := range op.Steps {
 			if op.Steps[i].State == Running {
 				op.Steps[i].State, op.Steps[i].EndedAt = Failed, e.cfg.Now().UTC()
@@ -135,7 +136,7 @@ func (e *Engine) Recover(ctx context.Context, adopt func(Operation)) error {
 		if op.State == Running {
 			op.Attempt++
 		}
-		e.add(op)
+		e.add(*op)
 	}
 	for _, op := range ops {
 		adopt(op.clone())
