@@ -275,3 +275,5 @@ func failing(name string, err error) func(context.Context, string, string) error
 		return nil
 	}
 }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
