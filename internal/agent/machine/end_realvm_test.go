@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 )
@@ -54,8 +55,21 @@ func TestShutdownLeavesACleanDisk(t *testing.T) {
 	if err != nil || strings.Contains(string(dump), "needs_recovery") {
 		t.Errorf("the disk was not unmounted cleanly (%v):\n%s", err, dump)
 	}
+	if used := allocated(t, g.disk); used > 16<<20 {
+		t.Errorf("the disk takes %d bytes of the host, although next to nothing is on it", used)
+	}
 	g.start(t, spec)
 	g.waitReady(t)
+}
+
+// allocated is how much of a sparse file is really there, in bytes.
+func allocated(t *testing.T, path string) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Blocks * 512
 }
 
 // TestGuestWithoutAFileSystemSaysWhy boots a disk that is not ext4: the machine ends by itself.

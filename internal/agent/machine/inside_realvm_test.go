@@ -60,7 +60,7 @@ func checkDisk(t *testing.T, g *guest) {
 func checkMounts(t *testing.T, g *guest) {
 	files := g.report(t, "/proc/self/mounts", "/proc/self/cgroup", "/sys/fs/cgroup/user/pids.max",
 		"/sys/fs/cgroup/user/memory.max", "/dev/fd", "/dev/stdin")
-	for _, want := range []string{"/dev/vda / ext4 rw,", "proc /proc ", "sysfs /sys ", "devtmpfs /dev ", "devpts /dev/pts ",
+	for _, want := range []string{"/dev/vda / ext4 rw,", ",noinit_itable", "proc /proc ", "sysfs /sys ", "devtmpfs /dev ", "devpts /dev/pts ",
 		"tmpfs /dev/shm ", "tmpfs /run ", "cgroup2 /sys/fs/cgroup "} {
 		if !strings.Contains(files["/proc/self/mounts"], want) {
 			t.Errorf("no mount %q in\n%s", want, files["/proc/self/mounts"])
