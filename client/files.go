@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 )
@@ -15,6 +17,11 @@ type FileOptions struct {
 	User string
 	// Size of what WriteFile sends, when it is known; 0 means unknown.
 	Size int64
+	// Mode is the permissions of the file that WriteFile writes, such as 0o755; 0 leaves them to the server: those of the
+	// file that is replaced, else its default.
+	Mode fs.FileMode
+	// CreateParents makes WriteFile create directories that are missing.
+	CreateParents bool
 }
 
 // File is the content of a file in a sandbox. Close it.
@@ -39,7 +46,14 @@ func (c *Client) WriteFile(ctx context.Context, ref, path string, r io.Reader, o
 	if size == 0 {
 		size = -1
 	}
-	return do[apiv1.WrittenFile](ctx, c, call{method: http.MethodPut, path: join("sandboxes", ref, "files"), query: fileQuery(path, opts), body: r, size: size})
+	q := fileQuery(path, opts)
+	if opts.Mode != 0 {
+		q.Set("mode", strconv.FormatUint(uint64(opts.Mode.Perm()), 8))
+	}
+	if opts.CreateParents {
+		q.Set("create_parents", "true")
+	}
+	return do[apiv1.WrittenFile](ctx, c, call{method: http.MethodPut, path: join("sandboxes", ref, "files"), query: q, body: r, size: size})
 }
 
 func fileQuery(path string, opts FileOptions) url.Values {

@@ -20,7 +20,9 @@ func (s *server) addFiles() {
 	}, s.files)
 	s.raw(huma.Operation{
 		OperationID: "put-file", Method: http.MethodPut, Path: "/v1/sandboxes/{id}/files", Tags: []string{"Files"},
-		Summary: "Write a file", Metadata: raw, Parameters: []*huma.Param{sandboxParam(), path, user},
+		Summary: "Write a file", Metadata: raw, Parameters: []*huma.Param{sandboxParam(), path, user,
+			queryParam("mode", "Permissions of a new file, octal; a file that is replaced keeps its own unless this is given", false, &huma.Schema{Type: huma.TypeString}),
+			queryParam("create_parents", "Create directories that are missing", false, &huma.Schema{Type: huma.TypeBoolean})},
 		Description: "Writes the whole file: success means that all of it is on the guest's disk, anything else leaves what was there. The answer has its size and SHA-256.",
 		RequestBody: &huma.RequestBody{Required: true, Content: octets()},
 		Responses:   withResponse(http.StatusOK, "The file is on the guest's disk", map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{Ref: schemaPrefix + "WrittenFile"}}}),
