@@ -23,9 +23,7 @@ func (c *Control) CreateCommand(ctx context.Context, call Call, ref string, spec
 		return CreatedCommand{}, err
 	}
 	if start {
-		patient, cancel := context.WithTimeout(ctx, c.Limits.StartPatience)
-		defer cancel()
-		if cmd, err = c.startCommand(patient, cmd); err != nil {
+		if cmd, err = c.startPatiently(ctx, cmd); err != nil {
 			return CreatedCommand{}, err
 		}
 	}
@@ -144,6 +142,13 @@ func (c *Control) guestError(err error) error {
 			Cause: "the gateway did not answer", Remedy: "try again in a moment", Err: err}
 	}
 	return err
+}
+
+// startPatiently starts a session that was accepted, whether or not the caller is still there.
+func (c *Control) startPatiently(ctx context.Context, cmd sandbox.Command) (sandbox.Command, error) {
+	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Limits.StartPatience)
+	defer cancel()
+	return c.startCommand(patient, cmd)
 }
 
 // startCommand starts a session's process, waiting for a gateway that is away until ctx ends. Idempotent.

@@ -25,7 +25,7 @@ func (c *Control) Exec(ctx context.Context, call Call, ref string, spec sandbox.
 		return ExecResult{}, err
 	}
 	defer c.letGo(cmd.ID, c.holds.read(cmd.ID)) // the agent keeps the output until it has been read here
-	if cmd, err = c.startCommand(ctx, cmd); err != nil {
+	if cmd, err = c.startPatiently(ctx, cmd); err != nil {
 		return ExecResult{}, err
 	}
 	if spec.Stdin && !cmd.State.Ended() {
