@@ -166,6 +166,9 @@ func (n *fakeNode) exit(id, reason, detail string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	old := n.machines[id]
+	if old == nil {
+		return // removed meanwhile
+	}
 	m := &nodev1.Machine{SandboxId: id, Generation: old.Generation, State: nodev1.MachineState_MACHINE_STATE_EXITED,
 		Driver: old.Driver, Isolation: old.Isolation, Reason: reason, Detail: detail}
 	n.machines[id] = m
