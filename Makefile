@@ -32,14 +32,14 @@ check-go:
 
 build: check-go
 	@mkdir -p bin
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/space-agent ./cmd/space-agent
+	$(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/space-agent ./cmd/space-agent
 	@cmp -s bin/space-agent $(AGENT) || cp bin/space-agent $(AGENT)
-	$(GO) build -trimpath -tags embedagent -ldflags '$(LDFLAGS)' -o bin/space ./cmd/space
+	$(GO) build -trimpath -buildvcs=false -tags embedagent -ldflags '$(LDFLAGS)' -o bin/space ./cmd/space
 
 unit: check-go
 	$(GO) test ./...
 
-GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.5.0
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 lint: check-go
 	$(GO) run $(GOLANGCI_LINT) run ./...
 

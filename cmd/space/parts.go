@@ -46,7 +46,7 @@ func runPart(cmd *cobra.Command, name, dataDir string, run func(partContext) err
 		return err
 	}
 	if err := run(partContext{ctx: ctx, dir: dir, logger: logger}); err != nil {
-		logger.Error("ended", "error", err)
+		logger.Error("ended", "error", err, "remedy", sandbox.AsError(err).Remedy)
 		return err
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +18,16 @@ import (
 	"github.com/space-sandbox/space/client"
 )
 
+// diskMiB is small, so that it can be filled, and larger than the template, so that it must have been grown.
+const diskMiB = 256
+
 // TestFirstSandbox walks through the API on one microVM.
 func TestFirstSandbox(t *testing.T) {
 	t.Parallel()
 	i := install(t)
 	i.start()
-	box := i.create(apiv1.CreateSandbox{Name: "first", Env: map[string]string{"FROM_SANDBOX": "yes", "BOTH": "sandbox"}, Metadata: map[string]string{"team": "x"}})
+	disk := diskMiB
+	box := i.create(apiv1.CreateSandbox{Name: "first", DiskMiB: &disk, Env: map[string]string{"FROM_SANDBOX": "yes", "BOTH": "sandbox"}, Metadata: map[string]string{"team": "x"}})
 	if !strings.HasPrefix(box.Isolation, "microvm/") || box.Driver != "qemu" {
 		t.Errorf("driver %q, isolation %q", box.Driver, box.Isolation)
 	}
@@ -94,8 +99,9 @@ func testIdentity(t *testing.T, i *installation) {
 		t.Errorf("the guest's clock is %d s off", d)
 	}
 	size := strings.Fields(i.sh("first", "df -k / | tail -n 1"))
-	if len(size) < 2 || len(size[1]) < 7 { // at least 1 GB of the 4 GiB
-		t.Errorf("root file system: %v KiB", size)
+	kib, err := strconv.Atoi(size[1])
+	if err != nil || kib < 200<<10 || kib > diskMiB<<10 {
+		t.Errorf("root file system of a %d MiB disk: %v KiB", diskMiB, size)
 	}
 }
 
@@ -193,12 +199,12 @@ func testFiles(t *testing.T, i *installation) {
 			t.Errorf("write %s: %v, want %s", path, err, code)
 		}
 	}
-	// A disk that fills up: the answer says so, and no half file is left.
-	i.exec("first", apiv1.Exec{User: "root", Argv: []string{"sh", "-c", "mkdir -p /small && mount -t tmpfs -o size=256k tmpfs /small && chmod 777 /small"}})
-	if _, err := i.client.WriteFile(t.Context(), "first", "/small/big", bytes.NewReader(content), client.FileOptions{}); client.Code(err) != "guest_disk_full" {
+	// A disk that is full: the answer says so, and no half file is left.
+	i.sh("first", "mkdir full; dd if=/dev/zero of=fill bs=64k; true")
+	if _, err := i.client.WriteFile(t.Context(), "first", "full/big", bytes.NewReader(content), client.FileOptions{}); client.Code(err) != "guest_disk_full" {
 		t.Errorf("full disk: %v", err)
 	}
-	if left := i.sh("first", "ls -A /small"); left != "" {
+	if left := i.sh("first", "rm fill; ls -A full"); left != "" {
 		t.Errorf("left on the full disk: %q", left)
 	}
 }

@@ -71,7 +71,7 @@ func install(t *testing.T) *installation {
 
 // space runs one command of the CLI on the installation and returns what it printed, both streams.
 func (i *installation) space(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(i.bin, "space"), append(args, "--data-dir", i.dir)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(i.bin, "space"), append([]string{"--data-dir", i.dir}, args...)...)
 	cmd.Env = append(os.Environ(), "SPACE_URL="+i.url)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
