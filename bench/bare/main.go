@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"os"
 	"os/exec"
@@ -47,8 +48,7 @@ func main() {
 	runtime.LockOSThread() // this thread alone moves into the machine's network namespace
 	stages, err := boot()
 	if err = errors.Join(err, json.NewEncoder(os.Stdout).Encode(stages)); err != nil {
-		fmt.Fprintln(os.Stderr, "bare:", err)
-		os.Exit(1)
+		log.Fatal("bare: ", err)
 	}
 }
 
@@ -65,22 +65,16 @@ func boot() (stages map[string]float64, err error) {
 	}
 	defer os.RemoveAll(work)
 	begin, last = time.Now(), time.Now()
-	root, err := cloneDisk(filepath.Join(work, "disk"))
-	if err != nil {
+	root, diskErr := cloneDisk(filepath.Join(work, "disk"))
+	initrd, err := machineInitrd() // the process ends soon: nothing needs closing
+	if err = errors.Join(diskErr, err); err != nil {
 		return nil, err
 	}
-	defer root.Close()
-	initrd, err := machineInitrd()
-	if err != nil {
-		return nil, err
-	}
-	defer initrd.Close()
 	done("files_ms")
 	tap, err := network()
 	if err != nil {
 		return nil, err
 	}
-	defer tap.Close()
 	done("network_ms")
 	cmd := exec.Command("qemu-system-x86_64", arguments()...)
 	cmd.ExtraFiles = []*os.File{tap, root, initrd} // 3, 4, 5
@@ -124,34 +118,32 @@ func cloneDisk(path string) (*os.File, error) {
 	if err = errors.Join(srcErr, err); err != nil {
 		return nil, err
 	}
-	defer src.Close()
-	if err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())); err != nil {
-		if _, err := io.Copy(dst, src); err != nil {
-			return nil, err
-		}
+	if err = unix.IoctlFileClone(int(dst.Fd()), int(src.Fd())); err != nil {
+		_, err = io.Copy(dst, src)
 	}
-	return dst, dst.Truncate(int64(*disk) << 20)
+	return dst, errors.Join(err, dst.Truncate(int64(*disk)<<20))
 }
 
 // machineInitrd appends the machine's boot configuration to the initramfs.
 func machineInitrd() (*os.File, error) {
-	data, readErr := os.ReadFile(*initrd)
+	src, openErr := os.Open(*initrd)
 	fd, err := unix.MemfdCreate("initrd", unix.MFD_CLOEXEC)
-	if err = errors.Join(readErr, err); err != nil {
+	if err = errors.Join(openErr, err); err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "initrd")
 	config := fmt.Sprintf(`{"token":%q,"sandbox_id":"bare"}`, token)
-	b := bytes.NewBuffer(data)
+	_, copyErr := io.Copy(f, src) // by the kernel; the archive ends at a multiple of four
+	var b bytes.Buffer
 	for _, e := range [][2]string{{"space-boot.json", config}, {"TRAILER!!!", ""}} { // cpio, format "newc"
-		fmt.Fprintf(b, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s\x00",
+		fmt.Fprintf(&b, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s\x00",
 			1, 0o100400, 0, 0, 1, 0, len(e[1]), 0, 0, 0, 0, len(e[0])+1, 0, e[0])
 		b.Write(make([]byte, -b.Len()&3))
 		b.WriteString(e[1])
 		b.Write(make([]byte, -b.Len()&3))
 	}
-	_, err = f.Write(b.Bytes())
-	return f, err
+	_, err = b.WriteTo(f)
+	return f, errors.Join(copyErr, err)
 }
 
 // network moves this thread into a new namespace with a tap in it.
@@ -166,13 +158,20 @@ func network() (*os.File, error) {
 	f := os.NewFile(uintptr(fd), "tap")
 	req, _ := unix.NewIfreq("tap0") // the name fits
 	req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
-	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: "tap0"}}
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
 		return f, err
 	}
-	mac, _ := net.ParseMAC(hostMAC) // constants
+	link, err := netlink.LinkByName("tap0")
+	if err != nil {
+		return f, err
+	}
+	host, _ := net.ParseMAC(hostMAC) // constants
+	guest, _ := net.ParseMAC(guestMAC)
 	addr, _ := netlink.ParseAddr(hostAddr)
-	return f, errors.Join(netlink.LinkSetHardwareAddr(link, mac), netlink.AddrAdd(link, addr), netlink.LinkSetUp(link))
+	// The neighbour is told: asking for it would cost up to a second.
+	return f, errors.Join(netlink.LinkSetHardwareAddr(link, host), netlink.AddrAdd(link, addr), netlink.LinkSetUp(link),
+		netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
+			IP: guestAddr.Addr[:], HardwareAddr: guest}))
 }
 
 // hello asks the agent once; a guest that is not there yet does not answer within 20 ms.
@@ -190,7 +189,7 @@ func hello() error {
 		return err
 	}
 	unix.Write(fd, []byte("POST /space.agent.v1.AgentService/Hello HTTP/1.1\r\nHost: agent\r\nAuthorization: Bearer "+token+
-		"\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"))
+		"\r\nContent-Type: application/proto\r\nContent-Length: 0\r\n\r\n")) // an empty message
 	wait(unix.POLLIN, 10_000)
 	answer := make([]byte, 512)
 	if n, err := unix.Read(fd, answer); err != nil || !bytes.HasPrefix(answer[:max(n, 0)], []byte("HTTP/1.1 200")) {

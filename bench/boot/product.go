@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
@@ -21,6 +22,7 @@ import (
 type product struct {
 	space, parent, dir       string
 	up                       *exec.Cmd
+	log                      tail
 	client                   *client.Client
 	isolation, version, pool string
 }
@@ -81,13 +83,13 @@ func (p *product) start(ctx context.Context) error {
 		return err
 	}
 	ready := make(chan string, 1)
-	go watch(stderr, ready)
+	go watch(io.TeeReader(stderr, &p.log), ready)
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	select {
 	case line, ok := <-ready:
 		if !ok {
-			return errors.New("space up has ended before it was ready")
+			return fmt.Errorf("space up has ended before it was ready\n%s", p.log.text())
 		}
 		key, err := os.ReadFile(filepath.Join(p.dir, "admin.key"))
 		if err != nil {
@@ -96,8 +98,29 @@ func (p *product) start(ctx context.Context) error {
 		p.client = client.New("http://"+field(line, "listen"), strings.TrimSpace(string(key)))
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("space up is not ready: %w", ctx.Err())
+		return fmt.Errorf("space up is not ready: %w\n%s", ctx.Err(), p.log.text())
 	}
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	last []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	const kept = 4096
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = append(t.last, p...)
+	t.last = t.last[max(0, len(t.last)-kept):]
+	return len(p), nil
+}
+
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.last)
 }
 
 // watch reads the log to its end, so that space up never waits for a reader, and hands on the line that says ready.
@@ -178,13 +201,11 @@ func (p *product) create(ctx context.Context, o options) (map[string]float64, er
 func (p *product) remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), downLimit)
 	defer cancel()
-	if _, err := os.Stat(filepath.Join(p.dir, "installation.json")); err == nil {
-		if err := p.run(ctx, "down", "--all"); err != nil {
-			if p.up != nil {
-				err = errors.Join(err, p.up.Process.Kill(), p.up.Wait())
-			}
-			return fmt.Errorf("%s is left: %w", p.dir, err)
+	if err := p.run(ctx, "down", "--all"); err != nil { // also when setup was not finished
+		if p.up != nil {
+			err = errors.Join(err, p.up.Process.Kill(), p.up.Wait())
 		}
+		return fmt.Errorf("%s is left: %w", p.dir, err)
 	}
 	if p.up != nil {
 		_ = p.up.Wait() // down has ended it
