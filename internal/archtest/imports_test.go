@@ -2,156 +2,169 @@
 package archtest
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
-	"io"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 	"testing"
 )
 
-const module = "github.com/space-sandbox/space/"
+const (
+	root     = "../.."
+	module   = "github.com/space-sandbox/space/"
+	document = root + "/docs/architecture.md"
+)
 
-// everybody may import these.
+// room is one row of the table: which packages it covers and what they may import.
+type room struct {
+	pattern string
+	imports []string
+}
+
+// TestImports compares the imports of all packages with the table, both ways: an import that is not allowed and a
+// permission that nobody uses are faults. An import must also point downwards: to a row further down.
+func TestImports(t *testing.T) {
+	t.Parallel()
+	table := readTable(t)
+	unused := map[string]bool{}
+	empty := map[string]bool{}
+	for _, r := range table {
+		empty[r.pattern] = true
+		for _, dep := range r.imports {
+			unused[r.pattern+" imports "+dep] = true
+		}
+	}
+	for pkg, deps := range readImports(t) {
+		at := find(table, pkg)
+		if at < 0 {
+			t.Errorf("%s has no row in %s", pkg, document)
+			continue
+		}
+		r := table[at]
+		delete(empty, r.pattern)
+		for _, dep := range deps {
+			if free(dep) || find(table, dep) == at {
+				continue
+			}
+			i := slices.IndexFunc(r.imports, func(allowed string) bool { return covers(allowed, dep) })
+			if i < 0 {
+				t.Errorf("%s imports %s, which its row in %s does not list", pkg, dep, document)
+				continue
+			}
+			delete(unused, r.pattern+" imports "+r.imports[i])
+			if find(table, dep) < at {
+				t.Errorf("%s imports %s, which stands above it in %s", pkg, dep, document)
+			}
+		}
+	}
+	for permission := range unused {
+		t.Errorf("%s: nobody uses the permission: %s", document, permission)
+	}
+	for pattern := range empty {
+		t.Errorf("%s: no package belongs to the row %s", document, pattern)
+	}
+}
+
+// free says what everybody may import.
 func free(pkg string) bool {
 	return pkg == "internal/sandbox" || pkg == "internal/guestnet" || strings.HasPrefix(pkg, "api/")
 }
 
-// TestImports compares the imports of all packages with the table in docs/architecture.md, both ways: an import that
-// is not allowed and a permission that nobody uses are faults.
-func TestImports(t *testing.T) {
-	t.Parallel()
-	root, err := filepath.Abs("../..")
+// covers reports whether a pattern stands for a package: itself or, with a star, also all below.
+func covers(pattern, pkg string) bool {
+	base, star := strings.CutSuffix(pattern, "/*")
+	return pkg == base || star && strings.HasPrefix(pkg, base+"/")
+}
+
+// find gives the index of the package's row, or -1: the row of exactly that name, else the one that says most.
+func find(table []room, pkg string) int {
+	best := -1
+	for i, r := range table {
+		if r.pattern == pkg {
+			return i
+		}
+		if covers(r.pattern, pkg) && (best < 0 || len(r.pattern) > len(table[best].pattern)) {
+			best = i
+		}
+	}
+	return best
+}
+
+// readImports gives, for every package of the module but the contracts in api, what it imports of this module: test
+// files are left out, files of every build tag count. It reads the files itself, so that go test knows when a result
+// that it kept is out of date.
+func readImports(t *testing.T) map[string][]string {
+	t.Helper()
+	imports := map[string][]string{}
+	tree := os.DirFS(root)
+	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (name == "api" || name == "bin" || name == ".git" || d.Name() == "testdata") {
+			return fs.SkipDir
+		}
+		if d.IsDir() || path.Ext(name) != ".go" {
+			return nil
+		}
+		pkg := path.Dir(name)
+		if imports[pkg] == nil {
+			imports[pkg] = []string{} // known, though it may import nothing
+		}
+		if strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path.Join(root, name), nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range file.Imports {
+			if dep, ours := strings.CutPrefix(strings.Trim(i.Path.Value, `"`), module); ours {
+				imports[pkg] = append(imports[pkg], dep)
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	allowed := readTable(t, filepath.Join(root, "docs", "architecture.md"))
-	used := map[string]map[string]bool{}
-	for _, p := range listPackages(t, root) {
-		name := strings.TrimPrefix(p.ImportPath, module)
-		if strings.HasPrefix(name, "api/") {
-			continue
-		}
-		row, ok := findRow(allowed, name)
-		if !ok {
-			t.Errorf("%s is not in the table of docs/architecture.md", name)
-			continue
-		}
-		for _, imp := range p.Imports {
-			dep, ours := strings.CutPrefix(imp, module)
-			if !ours || free(dep) || sameRoom(row, dep) {
-				continue
-			}
-			if entry, ok := permits(allowed[row], dep); ok {
-				if used[row] == nil {
-					used[row] = map[string]bool{}
-				}
-				used[row][entry] = true
-				continue
-			}
-			t.Errorf("%s imports %s, which docs/architecture.md does not allow", name, dep)
-		}
-	}
-	for row, deps := range allowed {
-		for _, d := range deps {
-			if !used[row][d] {
-				t.Errorf("docs/architecture.md allows %s to import %s, but it does not", row, d)
-			}
-		}
-	}
+	return imports
 }
 
-// sameRoom reports whether dep belongs to the row that covers a package and all below it.
-func sameRoom(row, dep string) bool {
-	base, wild := strings.CutSuffix(row, "/*")
-	return wild && (dep == base || strings.HasPrefix(dep, base+"/"))
-}
-
-func permits(entries []string, dep string) (string, bool) {
-	for _, e := range entries {
-		base, wild := strings.CutSuffix(e, "/*")
-		if e == dep || wild && (dep == base || strings.HasPrefix(dep, base+"/")) {
-			return e, true
-		}
-	}
-	return "", false
-}
-
-// findRow prefers the exact row over the longest pattern.
-func findRow(table map[string][]string, name string) (string, bool) {
-	if _, ok := table[name]; ok {
-		return name, true
-	}
-	best := ""
-	for row := range table {
-		if sameRoom(row, name) && len(row) > len(best) {
-			best = row
-		}
-	}
-	return best, best != ""
-}
-
-type goPackage struct {
-	ImportPath string
-	Imports    []string
-}
-
-func listPackages(t *testing.T, root string) []goPackage {
+// readTable reads the rows between the two markers of the document: | `pattern` | `import`, `import` | purpose |.
+func readTable(t *testing.T) []room {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "./...")
-	cmd.Dir = root
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
-	var all []goPackage
-	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p goPackage
-		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
-	}
-}
-
-// readTable reads the rows between the two markers: | package | imports, with commas | purpose |.
-func readTable(t *testing.T, path string) map[string][]string {
-	t.Helper()
-	f, err := os.Open(path)
+	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	table := map[string][]string{}
-	inside := false
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		line := lines.Text()
-		switch {
-		case line == "<!-- imports:begin -->":
-			inside = true
-		case line == "<!-- imports:end -->":
-			return table
-		case inside && strings.HasPrefix(line, "| `"):
-			cells := strings.Split(line, "|")
-			row := strings.Trim(cells[1], " `")
-			table[row] = nil
-			for dep := range strings.SplitSeq(cells[2], ",") {
-				if dep = strings.Trim(dep, " `"); dep != "" && dep != "–" {
-					table[row] = append(table[row], dep)
-				}
-			}
-			if !slices.IsSorted(table[row]) {
-				t.Errorf("imports of %s are not in order", row)
+	_, after, begins := strings.Cut(string(text), "<!-- imports:begin -->\n")
+	rows, _, ends := strings.Cut(after, "<!-- imports:end -->\n")
+	if !begins || !ends {
+		t.Fatalf("%s has no table between its markers", document)
+	}
+	var table []room
+	for line := range strings.Lines(rows) {
+		if !strings.HasPrefix(line, "| `") {
+			continue // the head of the table
+		}
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 {
+			t.Fatalf("%s: not three cells: %s", document, line)
+		}
+		r := room{pattern: strings.Trim(cells[1], " `")}
+		for dep := range strings.SplitSeq(cells[2], ",") {
+			if dep = strings.Trim(dep, " `"); dep != "–" {
+				r.imports = append(r.imports, dep)
 			}
 		}
+		if !slices.IsSorted(r.imports) {
+			t.Errorf("%s: the imports of %s are not in order", document, r.pattern)
+		}
+		table = append(table, r)
 	}
-	t.Fatal("docs/architecture.md has no table between its markers")
-	return nil
+	return table
 }
