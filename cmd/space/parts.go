@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -42,14 +43,17 @@ func runPart(cmd *cobra.Command, name, dataDir string, run func(partContext) err
 		return err
 	}
 	dir, err := datadir.Open(dataDir)
-	if err != nil {
-		return err
+	if err == nil {
+		err = run(partContext{ctx: ctx, dir: dir, logger: logger})
 	}
-	if err := run(partContext{ctx: ctx, dir: dir, logger: logger}); err != nil {
-		logger.Error("ended", "error", err, "remedy", sandbox.AsError(err).Remedy)
-		return err
+	if err == nil || ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
 	}
-	return nil
+	logger.Error("ended", "error", err, "remedy", sandbox.AsError(err).Remedy)
+	if part.Hopeless(err) {
+		return exitStatus(part.ExitHopeless)
+	}
+	return exitStatus(exitFailure)
 }
 
 // newLogger logs for people and machines alike: text, one line a record. SPACE_LOG=debug shows more.

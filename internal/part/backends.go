@@ -38,7 +38,7 @@ func (b *backends) close() error {
 	return errors.Join(errs...)
 }
 
-// openBackends opens the drivers that choice allows. The fake is never part of auto.
+// openBackends opens the drivers that choice allows, ready to start machines. The fake is never part of auto.
 func openBackends(ctx context.Context, dir *datadir.Dir, choice, bootID string, logger *slog.Logger) (_ *backends, err error) {
 	b := &backends{probes: map[string]vmm.Probe{}}
 	defer func() {
@@ -61,7 +61,7 @@ func openBackends(ctx context.Context, dir *datadir.Dir, choice, bootID string, 
 }
 
 func (b *backends) addQEMU(ctx context.Context, dir *datadir.Dir, bootID string, logger *slog.Logger) error {
-	assets, err := guestos.Open(dir.GuestDir())
+	assets, err := openGuest(dir)
 	if err != nil {
 		return err
 	}
@@ -92,6 +92,34 @@ func (b *backends) addQEMU(ctx context.Context, dir *datadir.Dir, bootID string,
 	}
 	b.add(node.Backend{Driver: driver, Network: network, Guest: guest{assets}}, probe)
 	return nil
+}
+
+// openGuest opens what machines boot; setup makes it again when it is missing or damaged.
+func openGuest(dir *datadir.Dir) (*guestos.Assets, error) {
+	assets, err := guestos.Open(dir.GuestDir())
+	if err != nil {
+		return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the guest's kernel or initramfs cannot be used",
+			Cause: err.Error(), Remedy: "run: space setup --data-dir " + dir.Path, Err: err}
+	}
+	return assets, nil
+}
+
+// removalBackends are drivers that only find machines and end them: they work also when the guest's files are lost and
+// no virtual machine can be started here any more.
+func removalBackends(ctx context.Context, dir *datadir.Dir, choice string, logger *slog.Logger) (*backends, error) {
+	b := &backends{probes: map[string]vmm.Probe{}}
+	if choice == "fake" {
+		if err := b.addFake(ctx, dir, logger); err != nil {
+			return nil, errors.Join(err, b.close())
+		}
+		return b, nil
+	}
+	network, err := linuxnet.New(linuxnet.Config{InstallationID: dir.Installation.ID, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	b.add(node.Backend{Driver: qemu.New(qemu.Config{Logger: logger}), Network: network}, vmm.Probe{})
+	return b, nil
 }
 
 // addFake needs SPACE_ALLOW_FAKE=1: it runs commands on the host itself, without isolation.

@@ -3,6 +3,8 @@ package part
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 
 	"connectrpc.com/connect"
@@ -15,6 +17,7 @@ import (
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/httpapi"
 	"github.com/space-sandbox/space/internal/rpc"
+	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store/sqlite"
 )
 
@@ -36,17 +39,17 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	dir := cfg.Dir
 	unlock, err := waitLock(ctx, dir.ControlDir()+"/lock") // the control of an earlier up may still be ending
 	if err != nil {
-		return err
+		return ownFile(dir, err)
 	}
 	defer unlock()
 	store, err := sqlite.Open(ctx, dir.StoreFile())
 	if err != nil {
-		return err
+		return ownFile(dir, err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	signer, err := auth.LoadOrCreateSigner(dir.SigningKeyFile())
 	if err != nil {
-		return err
+		return ownFile(dir, err)
 	}
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(dir.GatewaySocket()))
 	defer nodeHTTP.CloseIdleConnections()
@@ -70,4 +73,16 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	group.Go(func() error { return c.Run(ctx) })
 	group.Go(func() error { return serveHTTP(ctx, api, httpapi.NewServer(handler, cfg.Logger)) })
 	return group.Wait()
+}
+
+// ownFile gives an error about a file of control, which runs as a user of its own, its remedy.
+func ownFile(dir *datadir.Dir, err error) error {
+	remedy := "run: space setup --data-dir " + dir.Path
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		remedy = fmt.Sprintf("its files belong to that user: chown -R %d:%d %s", dir.Installation.ControlUID, dir.Installation.ControlGID, dir.ControlDir())
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "control cannot use its files", Cause: err.Error(), Remedy: remedy, Err: err}
 }

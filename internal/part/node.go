@@ -36,7 +36,9 @@ func RunNode(ctx context.Context, dir *datadir.Dir, driver string, logger *slog.
 		return err
 	}
 	defer unlock()
-	n, closeParts, err := newNode(ctx, dir, driver, logger)
+	n, closeParts, err := newNode(ctx, dir, logger, func(bootID string) (*backends, error) {
+		return openBackends(ctx, dir, driver, bootID, logger)
+	})
 	if err != nil {
 		return err
 	}
@@ -53,7 +55,7 @@ func RunNode(ctx context.Context, dir *datadir.Dir, driver string, logger *slog.
 }
 
 // newNode opens what a node is made of. The returned function closes it after the node.
-func newNode(ctx context.Context, dir *datadir.Dir, driver string, logger *slog.Logger) (_ *node.Node, _ func(), err error) {
+func newNode(ctx context.Context, dir *datadir.Dir, logger *slog.Logger, open func(bootID string) (*backends, error)) (_ *node.Node, _ func(), err error) {
 	var closers []func() error
 	closeAll := func() {
 		for _, c := range closers {
@@ -80,7 +82,7 @@ func newNode(ctx context.Context, dir *datadir.Dir, driver string, logger *slog.
 	if err != nil {
 		return nil, nil, err
 	}
-	b, err := openBackends(ctx, dir, driver, bootID, logger)
+	b, err := open(bootID)
 	if err != nil {
 		return nil, nil, err
 	}

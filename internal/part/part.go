@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 // The names of the parts, as they show in ps.
@@ -19,6 +21,18 @@ const (
 	Node    = "node"
 	Gateway = "gateway"
 )
+
+// ExitHopeless is the exit code of a part that another start cannot help: something has to be mended first.
+const ExitHopeless = 78
+
+// Hopeless reports whether err stays until somebody mends the host, the installation or the command line.
+func Hopeless(err error) bool {
+	switch sandbox.CodeOf(err) {
+	case sandbox.CodeHostSetup, sandbox.CodeDriverUnavailable, sandbox.CodeInvalidArgument:
+		return true
+	}
+	return false
+}
 
 // Descriptors that space up passes: the lifeline, then the part's listening sockets.
 const (

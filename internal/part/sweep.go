@@ -18,7 +18,7 @@ func Sweep(ctx context.Context, dir *datadir.Dir, driver string, logger *slog.Lo
 		return err
 	}
 	defer unlock()
-	n, closeParts, err := newNode(ctx, dir, driver, logger)
+	n, closeParts, err := newNode(ctx, dir, logger, func(string) (*backends, error) { return removalBackends(ctx, dir, driver, logger) })
 	if err != nil {
 		return err
 	}

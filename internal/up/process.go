@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/space-sandbox/space/internal/part"
 )
 
 const (
@@ -30,14 +32,20 @@ type process struct {
 	logger     *slog.Logger
 }
 
-// supervise keeps the part running until ctx is done, then waits for it to stop.
-func (p *process) supervise(ctx context.Context) {
+// supervise keeps the part running until ctx is done, then waits for it to stop. A part that says that another start
+// cannot help is passed to hopeless; after that it is started again like any other, unless ctx ends.
+func (p *process) supervise(ctx context.Context, hopeless func(part string)) {
 	backoff := firstBackoff
 	for ctx.Err() == nil {
 		started := time.Now()
 		err := p.run(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == part.ExitHopeless {
+			if hopeless(p.name); ctx.Err() != nil {
+				return
+			}
 		}
 		if time.Since(started) > stableAfter {
 			backoff = firstBackoff

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/space-sandbox/space/internal/datadir"
@@ -33,7 +34,8 @@ type Config struct {
 }
 
 // Run supervises until ctx is done, then stops the parts and leaves machines running. The lock of the data directory
-// is held all the while: a second Run names the holder.
+// is held all the while: a second Run names the holder. A part that cannot start before the first readiness ends Run with
+// an error; once ready, Run goes on trying.
 func Run(ctx context.Context, cfg Config) error {
 	lock, err := acquireLock(cfg.Dir)
 	if err != nil {
@@ -58,14 +60,26 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer lifeRead.Close()
 	defer lifeWrite.Close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var ready atomic.Bool
+	hopeless := func(name string) {
+		if !ready.Load() {
+			stop(&sandbox.Error{Code: sandbox.CodeHostSetup, Message: "SPACE cannot start",
+				Cause: "its part " + name + " has ended; the log has the reason", Remedy: "mend that, then start it again; space doctor helps"})
+		}
+	}
 	var wg sync.WaitGroup
 	for _, p := range parts(cfg, s, lifeRead, data) {
-		wg.Go(func() { p.supervise(ctx) })
+		wg.Go(func() { p.supervise(ctx, hopeless) })
 	}
-	go announce(ctx, cfg, control, data)
+	wg.Go(func() { announce(ctx, cfg, control, data, &ready) })
 	<-ctx.Done()
 	lifeWrite.Close()
 	wg.Wait()
+	if se, ok := errors.AsType[*sandbox.Error](context.Cause(ctx)); ok {
+		return se
+	}
 	return nil
 }
 
@@ -85,7 +99,7 @@ func parts(cfg Config, s *sockets, life *os.File, dataAddr string) []*process {
 }
 
 // announce calls Ready when the API answers that it is ready.
-func announce(ctx context.Context, cfg Config, control, data string) {
+func announce(ctx context.Context, cfg Config, control, data string, ready *atomic.Bool) {
 	client := &http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -99,6 +113,7 @@ func announce(ctx context.Context, cfg Config, control, data string) {
 		if res, err := client.Do(req); err == nil {
 			res.Body.Close()
 			if res.StatusCode == http.StatusOK {
+				ready.Store(true)
 				cfg.Ready(control, data)
 				return
 			}
