@@ -173,6 +173,7 @@ func TestEnsureAndDelete(t *testing.T) {
 	w.remove(n, id)
 	w.requireNothing()
 	w.remove(n, id) // deleting what does not exist succeeds
+	n.wg.Wait() // the watcher of the ended machine looks at its entry once more
 	if len(n.machines) != 0 {
 		t.Errorf("%d entries are kept for machines that do not exist", len(n.machines))
 	}
@@ -332,12 +333,16 @@ func TestCrashLeavesNothing(t *testing.T) {
 			id := sandbox.NewID()
 			first := w.start()
 			w.ensure(first, id)
-			rec := *first.machines[id].rec
-			rec.Phase = ph
-			if err := first.records.save(&rec); err != nil {
+			if err := first.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if err := first.Close(); err != nil {
+			rec := *first.machines[id].rec
+			rec.Phase = ph
+			store, err := openRecords(w.dir.MachinesDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(store.save(&rec), store.close()); err != nil {
 				t.Fatal(err)
 			}
 			w.start()
