@@ -173,7 +173,7 @@ func TestEnsureAndDelete(t *testing.T) {
 	w.remove(n, id)
 	w.requireNothing()
 	w.remove(n, id) // deleting what does not exist succeeds
-	n.wg.Wait() // the watcher of the ended machine looks at its entry once more
+	n.wg.Wait()     // the watcher of the ended machine looks at its entry once more
 	if len(n.machines) != 0 {
 		t.Errorf("%d entries are kept for machines that do not exist", len(n.machines))
 	}
