@@ -20,6 +20,25 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
+// What one side of a connection keeps of bodies that nobody reads yet. All streams together never fill a connection's
+// share: else one body that waits (input of a command that does not read, a client that does not take its file) would
+// hold up every other call on the connection.
+const (
+	maxStreams       = 250 // a client with more opens another connection
+	streamBuffer     = 128 << 10
+	connectionBuffer = maxStreams * streamBuffer
+)
+
+func http2Config() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams:          maxStreams,
+		MaxReceiveBufferPerStream:     streamBuffer,
+		MaxReceiveBufferPerConnection: connectionBuffer,
+		SendPingTimeout:               15 * time.Second,
+		PingTimeout:                   15 * time.Second,
+	}
+}
+
 // Protocols returns HTTP/1.1 and HTTP/2 without TLS, as all our internal servers speak them.
 func Protocols() *http.Protocols {
 	p := new(http.Protocols)
@@ -34,6 +53,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv := &http.Server{
 		Handler:           h,
 		Protocols:         Protocols(),
+		HTTP2:             http2Config(),
 		ReadHeaderTimeout: readHeaderTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
@@ -64,13 +84,10 @@ func HTTPClient(dial func(context.Context) (net.Conn, error)) *http.Client {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Client{Transport: &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-		Protocols:          p,
-		DisableCompression: true,
-		HTTP2: &http.HTTP2Config{
-			SendPingTimeout: 15 * time.Second,
-			PingTimeout:     15 * time.Second,
-		},
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		Protocols:              p,
+		DisableCompression:     true,
+		HTTP2:                  http2Config(),
 		MaxResponseHeaderBytes: maxHeaderBytes,
 	}}
 }
