@@ -53,6 +53,7 @@ func Start(ctx context.Context, name string) (context.Context, error) {
 	if err := unix.Fstat(lifelineFD, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
 		return nil, fmt.Errorf("space %s is started by space up, not by hand", name)
 	}
+	unix.CloseOnExec(lifelineFD) // nothing that a part starts may hold it
 	life := os.NewFile(lifelineFD, "lifeline")
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

@@ -25,14 +25,19 @@ type Holder struct {
 // lock is held by flock on the lock file for the life of Run.
 type lock struct{ file *os.File }
 
+// openLock opens the lock file, which only root may: whoever can open it, if only for reading, can take the lock, and
+// then an up that ended long ago looks alive, its port is sent the first key and its pid a signal.
 func openLock(d *datadir.Dir) (*os.File, error) {
-	f, err := os.OpenFile(d.LockFile(), os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(d.LockFile(), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if errors.Is(err, os.ErrPermission) {
 		return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "cannot lock the data directory", Cause: err.Error(),
 			Remedy: "run as root", Err: err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := f.Chmod(0o600); err != nil { // earlier versions made it readable by all
+		return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
 	}
 	return f, nil
 }

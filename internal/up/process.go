@@ -64,7 +64,17 @@ func (p *process) run(ctx context.Context) error {
 	cmd := exec.Command(p.executable, p.args...)
 	cmd.Args[0] = "space"
 	cmd.Env = environment()
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	stdout, done, err := writeOnly(os.Stdout)
+	if err != nil {
+		return err
+	}
+	defer done()
+	stderr, done, err := writeOnly(os.Stderr)
+	if err != nil {
+		return err
+	}
+	defer done()
+	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.ExtraFiles = p.files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's Ctrl-C reaches up alone
 	if p.uid != 0 {

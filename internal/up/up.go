@@ -37,6 +37,9 @@ type Config struct {
 // is held all the while: a second Run names the holder. A part that cannot start before the first readiness ends Run with
 // an error; once ready, Run goes on trying.
 func Run(ctx context.Context, cfg Config) error {
+	if err := keepOwn(); err != nil {
+		return err
+	}
 	lock, err := acquireLock(cfg.Dir)
 	if err != nil {
 		return err
