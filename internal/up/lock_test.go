@@ -5,8 +5,6 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/space-sandbox/space/internal/datadir"
 )
 
