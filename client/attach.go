@@ -202,7 +202,7 @@ func (a *Attachment) dial(ctx context.Context) (*websocket.Conn, error) {
 		a.token = token
 	}
 	q := url.Values{"stdout_offset": {strconv.FormatUint(a.stdout.want, 10)}, "stderr_offset": {strconv.FormatUint(a.stderr.want, 10)}}
-	conn, resp, err := websocket.Dial(ctx, a.token.URL+"?"+q.Encode(), &websocket.DialOptions{
+	conn, resp, err := websocket.Dial(ctx, a.token.URL+"?"+q.Encode(), &websocket.DialOptions{ //nolint:bodyclose // on an error its body is in memory, else it is the connection
 		HTTPClient:   a.c.http(),
 		HTTPHeader:   http.Header{"Authorization": {"Bearer " + a.token.Token}},
 		Subprotocols: []string{apiv1.AttachProtocol},

@@ -31,7 +31,7 @@ type Client struct {
 	BaseURL string
 	// Key is the API key.
 	Key string
-	// HTTPClient makes the calls; nil is http.DefaultClient. It must not have a Timeout shorter than the waits.
+	// HTTPClient makes the calls; nil is one without limits but those of the contexts. It must not have a Timeout shorter than the waits.
 	HTTPClient *http.Client
 }
 
@@ -42,7 +42,7 @@ func (c *Client) http() *http.Client {
 	if c.HTTPClient != nil {
 		return c.HTTPClient
 	}
-	return http.DefaultClient
+	return &http.Client{}
 }
 
 // call is one request to the API.

@@ -32,7 +32,7 @@ type File struct {
 
 // ReadFile opens a file in a sandbox for reading. Reading it to io.EOF means that all of it was there.
 func (c *Client) ReadFile(ctx context.Context, ref, path string, opts FileOptions) (*File, error) {
-	resp, err := c.send(ctx, call{method: http.MethodGet, path: join("sandboxes", ref, "files"), query: fileQuery(path, opts)})
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: join("sandboxes", ref, "files"), query: fileQuery(path, opts)}) //nolint:bodyclose // the File's Close does
 	if err != nil {
 		return nil, err
 	}

@@ -146,7 +146,7 @@ func writeLocal(to string, from io.Reader, sum hash.Hash) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer os.Remove(temp) // gone already when all went well
+	defer func() { _ = os.Remove(temp) }() // gone already when all went well
 	n, err := io.Copy(io.MultiWriter(f, sum), from)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return 0, err

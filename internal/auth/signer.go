@@ -81,7 +81,7 @@ func writeSecret(path, text string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }() // a leftover is only untidy: nobody else reads it
 	defer tmp.Close()
 	if _, err := tmp.WriteString(text); err != nil {
 		return err

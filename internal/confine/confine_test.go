@@ -98,16 +98,19 @@ func TestStartLeavesThisProcessAlone(t *testing.T) {
 		spec.Rlimits = []confine.Rlimit{{Resource: unix.RLIMIT_CORE}}
 		output(t, spec)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for { // a thread ends a moment after the goroutine on it
+	deadline := time.After(10 * time.Second)
+	look := time.NewTicker(time.Millisecond) // a thread ends a moment after the goroutine on it
+	defer look.Stop()
+	for {
 		tainted := taintedThreads(t)
 		if len(tainted) == 0 {
 			return
 		}
-		if time.Now().After(deadline) {
+		select {
+		case <-look.C:
+		case <-deadline:
 			t.Fatalf("threads with no_new_privs: %v", tainted)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 

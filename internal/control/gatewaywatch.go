@@ -22,7 +22,7 @@ func (c *Control) followGateway(ctx context.Context) error {
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // Err has said what went wrong
 	w := &processWatch{c: c, room: semaphore.NewWeighted(maxEvents), seen: map[sandbox.ID]map[sandbox.ProcessID]bool{}}
 	for stream.Receive() {
 		switch e := stream.Msg().Event.(type) {

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -86,14 +85,9 @@ func (h *history) check() {
 	for _, id := range h.ops {
 		h.ended(id)
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
-		err := h.disagreement()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			h.t.Fatalf("record, node and gateway do not agree: %v", err)
-		}
+	var err error
+	if !within(patience, func() bool { err = h.disagreement(); return err == nil }) {
+		h.t.Fatalf("record, node and gateway do not agree: %v", err)
 	}
 }
 

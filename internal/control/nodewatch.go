@@ -24,7 +24,7 @@ func (c *Control) followNode(ctx context.Context) error {
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	defer stream.Close()
+	defer func() { _ = stream.Close() }() // Err has said what went wrong
 	for stream.Receive() {
 		if err := c.nodeEvent(ctx, stream.Msg()); err != nil {
 			return err
@@ -88,7 +88,7 @@ func exitReason(m *nodev1.Machine) string {
 func (c *Control) machineGone(ctx context.Context, id sandbox.ID) error {
 	box, err := c.Store.Sandbox(ctx, id)
 	if err != nil || box.State != sandbox.StateRunning {
-		return nil //nolint:nilerr // a sandbox that is not known needs nothing
+		return nil // a sandbox that is not known needs nothing
 	}
 	c.boxes.do(string(id), func() {
 		c.machineLost(id, box.Generation, sandbox.ReasonVMMExit, "the machine was removed from the host")

@@ -35,7 +35,7 @@ func do(t *testing.T, method, url, body string, headers ...string) (*http.Respon
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := new(http.Client).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,13 +145,23 @@ func (w *world) crash() { w.stopControl() }
 // eventually waits for a condition that no event announces.
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("not within %s: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond)
+	if !within(patience, ok) {
+		w.t.Fatalf("not within %s: %s", patience, what)
 	}
+}
+
+func within(limit time.Duration, ok func() bool) bool {
+	deadline := time.After(limit)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return false
+		}
+	}
+	return true
 }
 
 func (w *world) call() control.Call {

@@ -89,7 +89,7 @@ func TestBeforeSetup(t *testing.T) {
 // reachable makes a directory that others may pass.
 func reachable(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "space-doctor-test-") //nolint:usetesting // t.TempDir has a parent that others may not pass
+	dir, err := os.MkdirTemp("", "space-doctor-test-") // t.TempDir has a parent that others may not pass
 	if err != nil {
 		t.Fatal(err)
 	}

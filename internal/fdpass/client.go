@@ -96,7 +96,7 @@ func connect(ctx context.Context, file *os.File, to netip.AddrPort) (*os.File, e
 }
 
 func awaitConnected(ctx context.Context, sock *os.File) error {
-	stop := context.AfterFunc(ctx, func() { sock.SetWriteDeadline(time.Unix(1, 0)) }) // wakes the wait below
+	stop := context.AfterFunc(ctx, func() { _ = sock.SetWriteDeadline(time.Unix(1, 0)) }) // wakes the wait below
 	defer stop()
 	raw, err := sock.SyscallConn()
 	if err != nil {

@@ -3,7 +3,6 @@ package gateway
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -27,10 +26,7 @@ func BenchmarkOutput(b *testing.B) {
 			return n, nil
 		},
 		"plain": func(c *command) (int64, error) {
-			res, err := http.Get(c.w.data.URL + "/v1/commands/" + string(c.id) + "/output?follow=true&token=" + c.token)
-			if err != nil {
-				return 0, err
-			}
+			res := c.w.get("/v1/commands/" + string(c.id) + "/output?follow=true&token=" + c.token)
 			defer res.Body.Close()
 			return io.Copy(io.Discard, res.Body)
 		},

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ func TestAwaitReadyIsQuick(t *testing.T) {
 	b := w.newBox()
 	done := make(chan error, 1)
 	go func() { done <- w.awaitReady(t.Context(), b, b.route.AgentToken) }()
-	time.Sleep(300 * time.Millisecond) // the boot
+	w.eventually("the gateway asks for an agent that is still booting", func() bool { return b.tries.Load() >= 3 })
 	w.boot(b)
 	began := time.Now()
 	if err := <-done; err != nil {
@@ -67,10 +66,7 @@ func TestNothingBeforeConfigure(t *testing.T) {
 	if status, body, _ := w.raw("GET", "/raw/sandboxes/"+b.route.SandboxId+"/files?path=/x", nil); status != 503 {
 		t.Errorf("raw: %d %s", status, body)
 	}
-	res, err := http.Get(w.data.URL + "/v1/commands/" + string(sandbox.NewCommandID()) + "/output?token=x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.get("/v1/commands/" + string(sandbox.NewCommandID()) + "/output?token=x")
 	res.Body.Close()
 	if res.StatusCode != 503 || res.Header.Get("Retry-After") == "" || res.Header.Get("Content-Type") != "application/problem+json" {
 		t.Errorf("data plane: %d %v", res.StatusCode, res.Header)

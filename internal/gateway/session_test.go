@@ -159,10 +159,7 @@ func TestTwoReadersAndPlainOutput(t *testing.T) {
 	if x, y := one.rest(), two.rest(); x.Code != 4000 || y.Code != 4000 || one.out[1].String() != "both" || two.out[1].String() != "both" {
 		t.Errorf("closed with %v and %v; %q and %q", x, y, &one.out[1], &two.out[1])
 	}
-	res, err := http.Get(w.data.URL + "/v1/commands/" + string(c.id) + "/output?follow=true&offset=1&token=" + c.token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := w.get("/v1/commands/" + string(c.id) + "/output?follow=true&offset=1&token=" + c.token)
 	defer res.Body.Close()
 	if body, err := io.ReadAll(res.Body); err != nil || string(body) != "oth" {
 		t.Errorf("output %q, %v", body, err)
@@ -244,9 +241,21 @@ func TestConfigureKeepsWhatStays(t *testing.T) {
 
 func (w *world) eventually(what string, cond func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s", what)
+	if !within(20*time.Second, cond) {
+		w.t.Fatalf("never: %s", what)
+	}
+}
+
+func within(limit time.Duration, cond func() bool) bool {
+	deadline := time.After(limit)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return false
 		}
 	}
+	return true
 }

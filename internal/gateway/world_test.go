@@ -63,7 +63,8 @@ type box struct {
 	route   *gatewayv1.Route
 	machine *quietMachine
 	socket  string
-	dials   atomic.Int64
+	tries   atomic.Int64 // of dials
+	dials   atomic.Int64 // that came through
 	open    atomic.Int64 // connections
 	read    atomic.Int64 // bytes the gateway took
 
@@ -125,6 +126,7 @@ func (w *world) dial(ctx context.Context, id sandbox.ID) (net.Conn, error) {
 	if b == nil {
 		return nil, sandbox.Errorf(sandbox.CodeNotFound, "no such machine")
 	}
+	b.tries.Add(1)
 	conn, err := rpc.DialUnix(b.socket)(ctx)
 	if err != nil {
 		return nil, err
@@ -337,6 +339,20 @@ func (c *client) exit() apiv1.Control {
 		return apiv1.Control{}
 	}
 	return c.control[len(c.control)-1]
+}
+
+// get asks the data plane.
+func (w *world) get(path string) *http.Response {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.data.URL+path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	res, err := w.data.Client().Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return res
 }
 
 // watch opens control's watch.

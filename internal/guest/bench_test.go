@@ -2,6 +2,7 @@ package guest_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -65,7 +66,7 @@ func runToEnd(b *testing.B, c *guest.Client, spec *agentv1.ProcessSpec) (n int) 
 		e, err = a.Receive()
 		n += len(e.GetData().GetData())
 	}
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		b.Fatal(err)
 	}
 	return n

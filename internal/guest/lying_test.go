@@ -2,6 +2,7 @@ package guest_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -131,7 +132,7 @@ func TestLyingAttach(t *testing.T) {
 				_, err = a.Receive()
 			}
 			if c.good {
-				if err != io.EOF || n != len(c.events)+1 {
+				if !errors.Is(err, io.EOF) || n != len(c.events)+1 {
 					t.Errorf("%d events, %v", n, err)
 				}
 				return

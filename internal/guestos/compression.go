@@ -13,14 +13,15 @@ import (
 )
 
 // The first bytes of the formats that distributions use.
-var (
-	magicGzip = []byte{0x1f, 0x8b, 0x08}
-	magicXZ   = []byte{0xfd, '7', 'z', 'X', 'Z', 0}
-	magicZstd = []byte{0x28, 0xb5, 0x2f, 0xfd}
-	// magicLZ4 is of the "legacy" frame, which only the kernel still writes.
-	magicLZ4 = []byte{0x02, 0x21, 0x4c, 0x18}
-	magicELF = []byte{0x7f, 'E', 'L', 'F'}
+const (
+	magicGzip = "\x1f\x8b\x08"
+	magicXZ   = "\xfd7zXZ\x00"
+	magicZstd = "\x28\xb5\x2f\xfd"
+	magicLZ4  = "\x02\x21\x4c\x18" // of the "legacy" frame, which only the kernel still writes
+	magicELF  = "\x7fELF"
 )
+
+func startsWith(data []byte, magic string) bool { return bytes.HasPrefix(data, []byte(magic)) }
 
 // maxWindow bounds the memory that a zstd frame may make its reader use.
 const maxWindow = 128 << 20
@@ -37,15 +38,15 @@ func decompressor(r io.Reader, plain func(head []byte) bool) (io.ReadCloser, err
 		return nil, err
 	}
 	switch {
-	case bytes.HasPrefix(head, magicGzip):
+	case startsWith(head, magicGzip):
 		return gzip.NewReader(buffered)
-	case bytes.HasPrefix(head, magicXZ):
+	case startsWith(head, magicXZ):
 		decoded, err := xz.NewReader(buffered)
 		if err != nil {
 			return nil, fmt.Errorf("xz: %w", err)
 		}
 		return io.NopCloser(decoded), nil
-	case bytes.HasPrefix(head, magicZstd):
+	case startsWith(head, magicZstd):
 		decoded, err := zstd.NewReader(buffered, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			return nil, fmt.Errorf("zstd: %w", err)

@@ -133,7 +133,7 @@ func FuzzExtractDeb(f *testing.F) {
 	f.Add(debOf("data.tar", content))
 	f.Add(debOf("data.tar.gz", packGzip(f, content)))
 	f.Fuzz(func(t *testing.T, deb []byte) {
-		if bytes.Contains(deb, magicXZ) || bytes.Contains(deb, magicZstd) {
+		if bytes.Contains(deb, []byte(magicXZ)) || bytes.Contains(deb, []byte(magicZstd)) {
 			return // their readers are fuzzed where they are written
 		}
 		_ = ExtractDeb(t.Context(), bytes.NewReader(deb), openTempRoot(t), func(name string) bool {

@@ -57,7 +57,7 @@ func moduleName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
 // unpackModule decompresses the content of a .ko, .ko.xz, .ko.zst or .ko.gz file.
 func unpackModule(r io.Reader) ([]byte, error) {
-	plain, err := decompressor(r, func(head []byte) bool { return bytes.HasPrefix(head, magicELF) })
+	plain, err := decompressor(r, func(head []byte) bool { return startsWith(head, magicELF) })
 	if err != nil {
 		return nil, err
 	}

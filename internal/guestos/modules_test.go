@@ -3,7 +3,6 @@ package guestos
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -44,7 +43,7 @@ func TestOrderFromTheModulesThemselves(t *testing.T) {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 	for _, m := range modules {
-		if !strings.HasPrefix(string(m.Data), string(magicELF)) {
+		if !startsWith(m.Data, magicELF) {
 			t.Errorf("%s was not decompressed", m.Name)
 		}
 	}

@@ -70,7 +70,7 @@ func kernelPayload(image []byte) ([]byte, error) {
 // unpackPayload decompresses. The kernel's build appends the size of the result to every format but gzip, whose
 // own trailer says it in the same four bytes; so the last four bytes always are that size.
 func unpackPayload(payload []byte) ([]byte, error) {
-	if bytes.HasPrefix(payload, magicELF) {
+	if startsWith(payload, magicELF) {
 		return payload, nil
 	}
 	if len(payload) < 8 {
@@ -93,11 +93,11 @@ func unpackPayload(payload []byte) ([]byte, error) {
 
 func unpackStream(payload, stream []byte, size int64) ([]byte, error) {
 	switch {
-	case bytes.HasPrefix(payload, magicLZ4):
+	case startsWith(payload, magicLZ4):
 		return unpackLZ4Legacy(stream, size)
-	case bytes.HasPrefix(payload, magicXZ):
+	case startsWith(payload, magicXZ):
 		return unpackKernelXZ(stream, size)
-	case bytes.HasPrefix(payload, magicGzip):
+	case startsWith(payload, magicGzip):
 		stream = payload
 	}
 	r, err := decompressor(bytes.NewReader(stream), nil)

@@ -104,13 +104,14 @@ func docsRouteOf(op *huma.Operation) docsRoute {
 }
 
 func docsContent(content map[string]*huma.MediaType) string {
-	for _, mediaType := range slices.Sorted(maps.Keys(content)) {
-		if s := content[mediaType].Schema; s != nil && s.Ref != "" {
-			return docsType(s)
-		}
-		return mediaType
+	if len(content) == 0 {
+		return ""
 	}
-	return ""
+	first := slices.Min(slices.Collect(maps.Keys(content)))
+	if s := content[first].Schema; s != nil && s.Ref != "" {
+		return docsType(s)
+	}
+	return first
 }
 
 func docsSchemaOf(name string, s *huma.Schema) docsSchema {

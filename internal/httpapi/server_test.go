@@ -74,7 +74,7 @@ func TestPanicInTheMiddleCutsTheConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("X-API-Key", httpapitest.AdminKey)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := new(http.Client).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

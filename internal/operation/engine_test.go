@@ -136,7 +136,7 @@ func TestRefusedSubmitLeavesNothing(t *testing.T) {
 		id = op.ID
 		return refusal
 	})
-	if err != refusal { // as it is
+	if !errors.Is(err, refusal) {
 		t.Errorf("Submit: %v", err)
 	}
 	if _, err := e.Get(t.Context(), id); !errors.Is(err, errMissing) {
@@ -304,8 +304,13 @@ func TestLongStepsAreRecorded(t *testing.T) {
 	_, err := e.Run(t.Context(), operation.Task{ID: op.ID, Body: func(ctx context.Context, run *operation.Run) operation.Outcome {
 		err := run.Step(ctx, "one", nothing)
 		return operation.Outcome{Err: errors.Join(err, run.Step(ctx, "two", func(context.Context) error {
-			for deadline := time.Now().Add(10 * time.Second); len(r.get(op.ID).Steps) < 2; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
+			deadline := time.After(10 * time.Second)
+			look := time.NewTicker(time.Millisecond)
+			defer look.Stop()
+			for len(r.get(op.ID).Steps) < 2 {
+				select {
+				case <-look.C:
+				case <-deadline:
 					return errors.New("the second step was never recorded")
 				}
 			}

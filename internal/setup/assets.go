@@ -101,7 +101,7 @@ func BuildAssets(ctx context.Context, dir string, templates []string, host Host,
 }
 
 func prepareBundle(dir string) (*os.Root, *os.File, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // no secret in it: what is below is 0700
+	if err := os.MkdirAll(dir, 0o755); err != nil { // no secret in it: what is below is 0700
 		return nil, nil, bundle{dir}.error(err.Error(), "choose another directory")
 	}
 	root, err := os.OpenRoot(dir)

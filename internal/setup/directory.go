@@ -15,10 +15,10 @@ import (
 
 // makeDataDir makes the directory and those above it. A directory that holds something else is refused.
 func makeDataDir(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // our users must pass it
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // our users must pass it
 		return datadir.PathError(path, err.Error(), "choose another path")
 	}
-	err := os.Mkdir(path, 0o711) //nolint:gosec // our users must pass it
+	err := os.Mkdir(path, 0o711) // our users must pass it
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return datadir.PathError(path, err.Error(), "choose another path")
 	}

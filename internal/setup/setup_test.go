@@ -133,7 +133,7 @@ func loopOptions(dir string) Options {
 // host makes a directory that the checks of the path accept, with an /etc in it.
 func newHost(t *testing.T) (dataDir string, host Host) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "space-setup-test-") //nolint:usetesting // t.TempDir has a parent that others may not pass
+	dir, err := os.MkdirTemp("", "space-setup-test-") // t.TempDir has a parent that others may not pass
 	if err != nil {
 		t.Fatal(err)
 	}

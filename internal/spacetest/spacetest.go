@@ -82,10 +82,10 @@ func Start(t testing.TB) *Installation {
 
 func newInstallation(t testing.TB) *Installation {
 	t.Helper()
-	root, err := os.MkdirTemp("", "space") //nolint:usetesting // sockets need a short path
+	root, err := os.MkdirTemp("", "space") // sockets need a short path
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
-	must(t, os.Chmod(root, 0o711)) //nolint:gosec // fake machines run as another user below it
+	must(t, os.Chmod(root, 0o711)) // fake machines run as another user below it
 	uid := uint32(os.Getuid())
 	i := &Installation{t: t, Host: fake.NewHost(), key: auth.NewKey(), parts: map[string]*running{}, logger: slog.New(slog.DiscardHandler),
 		dir: &datadir.Dir{Path: root, RunRoot: filepath.Join(root, "r"), Installation: datadir.Installation{ID: "test00",

@@ -51,7 +51,7 @@ func environment(t *testing.T, name string) string {
 // install sets up a new installation. It is removed with the test, machines included.
 func install(t *testing.T) *installation {
 	t.Helper()
-	parent, err := os.MkdirTemp("", "space-e2e-") //nolint:usetesting // t.TempDir is closed to other users, and its path is long
+	parent, err := os.MkdirTemp("", "space-e2e-") // t.TempDir is closed to other users, and its path is long
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package redteam_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -74,7 +75,7 @@ func listeningPorts(t *testing.T, extra []uint16) []uint16 {
 	ports := slices.Clone(extra)
 	for name, state := range map[string]string{"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"} {
 		f, err := os.Open("/proc/net/" + name)
-		if os.IsNotExist(err) {
+		if errors.Is(err, os.ErrNotExist) {
 			continue // a kernel without IPv6
 		}
 		if err != nil {

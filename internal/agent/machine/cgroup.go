@@ -26,7 +26,7 @@ func (b *booter) makeGroups(context.Context) error {
 		return err
 	}
 	controllers := wantedControllers(string(available))
-	if err := os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte(controllers), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte(controllers), 0); err != nil {
 		return fmt.Errorf("controllers %s: %w", controllers, err)
 	}
 	if err := os.Mkdir(userGroup, 0o755); err != nil {
@@ -67,7 +67,7 @@ func limitUserGroup() error {
 		"memory.max": userMemory(memory),
 		"pids.max":   userThreads(min(threads, pids)),
 	} {
-		err := os.WriteFile(filepath.Join(userGroup, file), strconv.AppendUint(nil, value, 10), 0o644)
+		err := os.WriteFile(filepath.Join(userGroup, file), strconv.AppendUint(nil, value, 10), 0)
 		if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel without this controller
 			return err
 		}

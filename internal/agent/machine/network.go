@@ -63,7 +63,7 @@ func (b *booter) startNetwork(context.Context) (err error) {
 
 func disableIPv6(names ...string) error {
 	for _, name := range names {
-		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0o644)
+		err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("1"), 0)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
 			return err
 		}

@@ -54,7 +54,7 @@ func (m *Manager) build(ctx context.Context, path string) (*os.File, error) {
 
 // pinNamespace mounts the calling thread's network namespace at path and opens it.
 func pinNamespace(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o444)
+	f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("name of the network namespace: %w", err)
 	}

@@ -109,7 +109,10 @@ func attachTap(ctx context.Context) (int, error) {
 			unix.Close(fd)
 			return -1, fmt.Errorf("wait for %s: %w", tapName, err)
 		}
-		time.Sleep(attachPause)
+		select {
+		case <-time.After(attachPause):
+		case <-ctx.Done():
+		}
 	}
 }
 

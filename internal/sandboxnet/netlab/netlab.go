@@ -4,6 +4,7 @@
 package netlab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -227,6 +228,5 @@ func Wire(t testing.TB, a, b *os.File) {
 
 // isRefused tells frames that the kernel does not want (an odd header) from a tap that is gone.
 func isRefused(err error) bool {
-	pe, ok := err.(*os.PathError)
-	return ok && (pe.Err == unix.EINVAL || pe.Err == unix.EIO || pe.Err == unix.ENOBUFS)
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EIO) || errors.Is(err, unix.ENOBUFS)
 }

@@ -124,7 +124,7 @@ func updateIsAtomic(t *testing.T, s store.Store) {
 		}
 		return errMine
 	})
-	if err != errMine { // as it is, not wrapped
+	if !errors.Is(err, errMine) {
 		t.Errorf("got %v, want fn's own error", err)
 	}
 	if _, err := s.Sandbox(t.Context(), b.ID); !errors.Is(err, store.ErrNotFound) {
@@ -147,7 +147,7 @@ func updateIsAtomic(t *testing.T, s store.Store) {
 	})
 	for i, err := range errs {
 		_, look := s.Meta(t.Context(), "n"+strconv.Itoa(i))
-		if i%2 == 1 && (err != errMine || !errors.Is(look, store.ErrNotFound)) {
+		if i%2 == 1 && (!errors.Is(err, errMine) || !errors.Is(look, store.ErrNotFound)) {
 			t.Errorf("%d: update %v, look-up %v", i, err, look)
 		}
 		if i%2 == 0 && (err != nil || look != nil) {
@@ -164,13 +164,13 @@ func updateReadsItsWrites(t *testing.T, s store.Store) {
 		}
 		got, err := tx.SandboxByName(t.Context(), "mine")
 		if err != nil || got.ID != b.ID || got.Revision != 1 {
-			return fmt.Errorf("read %+v, %v", got, err)
+			return fmt.Errorf("read %+v, %w", got, err)
 		}
 		if u, err := tx.Usage(t.Context(), ""); err != nil || u.Sandboxes != 1 {
-			return fmt.Errorf("usage %+v, %v", u, err)
+			return fmt.Errorf("usage %+v, %w", u, err)
 		}
 		if _, err := s.Sandbox(t.Context(), b.ID); !errors.Is(err, store.ErrNotFound) {
-			return fmt.Errorf("others see it before the end: %v", err)
+			return fmt.Errorf("others see it before the end: %w", err)
 		}
 		return nil
 	})

@@ -150,6 +150,7 @@ func makeRoot(temp string, spec vmm.Spec) (_ string, err error) {
 	for _, name := range []string{"root", "user"} {
 		users += name + ":x:" + ids + "::" + fakeagent.Home(root) + ":/bin/sh\n"
 	}
+	//nolint:gosec // any uid reads it, as /etc/passwd
 	if err := os.WriteFile(filepath.Join(fakeagent.Etc(root), "passwd"), []byte(users), 0o644); err != nil {
 		return "", err
 	}

@@ -260,7 +260,7 @@ func runToEnd(t *testing.T, spec vmm.Spec, p *agentv1.ProcessSpec) *agentv1.Proc
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
+	for look := time.NewTicker(5 * time.Millisecond); ; <-look.C {
 		r, err := ask(ctx, spec, func(a agentv1connect.AgentServiceClient) (*connect.Response[agentv1.GetProcessResponse], error) {
 			return a.GetProcess(ctx, connect.NewRequest(&agentv1.GetProcessRequest{ProcessId: id}))
 		})
@@ -270,6 +270,5 @@ func runToEnd(t *testing.T, spec vmm.Spec, p *agentv1.ProcessSpec) *agentv1.Proc
 		if s := r.GetProcess().GetState(); s == agentv1.ProcessState_PROCESS_STATE_EXITED || s == agentv1.ProcessState_PROCESS_STATE_FAILED {
 			return r.GetProcess()
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }

@@ -40,7 +40,7 @@ func prepare(spec vmm.Spec) (_ *launch, err error) {
 		if err != nil {
 			l.close()
 			if l.fds.qmp != 0 {
-				os.Remove(l.socket)
+				err = errors.Join(err, os.Remove(l.socket))
 			}
 		}
 	}()

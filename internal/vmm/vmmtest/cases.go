@@ -138,15 +138,15 @@ func (s suite) console(t *testing.T, parts Machine, m vmm.Machine) {
 // connecting.
 func (s suite) readConsole(t *testing.T, m vmm.Machine, flooded func(context.Context) error) string {
 	t.Helper()
-	for deadline := time.Now().Add(s.Patience); ; time.Sleep(10 * time.Millisecond) {
-		text, err := m.Console(s.context(t))
-		if err != nil {
+	var text string
+	s.await(func() bool {
+		var err error
+		if text, err = m.Console(s.context(t)); err != nil {
 			t.Fatalf("Console: %v", err)
 		}
-		if text != "" || flooded == nil || time.Now().After(deadline) {
-			return text
-		}
-	}
+		return text != "" || flooded == nil
+	})
+	return text
 }
 
 func (s suite) endedFromOutside(t *testing.T) {

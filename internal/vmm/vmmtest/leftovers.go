@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/space-sandbox/space/internal/vmm"
 )
@@ -30,20 +29,16 @@ func count(t *testing.T) counts {
 // descriptor more than before it. Descriptors are closed a moment after the end by goroutines.
 func (s suite) nothingLeft(t *testing.T, spec vmm.Spec, before counts) {
 	t.Helper()
-	deadline := time.Now().Add(s.Patience)
-	for {
-		left := leftovers(t, spec)
+	var left []string
+	gone := s.await(func() bool {
+		left = leftovers(t, spec)
 		if now := count(t); now.descriptors > before.descriptors {
 			left = append(left, fmt.Sprintf("%d descriptors more: %v", now.descriptors-before.descriptors, links()))
 		}
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("left: %s", strings.Join(left, "; "))
-			return
-		}
-		time.Sleep(5 * time.Millisecond)
+		return len(left) == 0
+	})
+	if !gone {
+		t.Errorf("left: %s", strings.Join(left, "; "))
 	}
 }
 

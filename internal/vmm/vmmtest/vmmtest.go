@@ -65,6 +65,21 @@ func (s suite) context(t *testing.T) context.Context {
 	return ctx
 }
 
+// await looks until a condition that nothing announces holds, for no longer than the suite's patience.
+func (s suite) await(holds func() bool) bool {
+	deadline := time.After(s.Patience)
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for !holds() {
+		select {
+		case <-look.C:
+		case <-deadline:
+			return false
+		}
+	}
+	return true
+}
+
 // boot makes and boots a machine that does not outlive the test.
 func (s suite) boot(t *testing.T, d vmm.Driver) (Machine, vmm.Machine) {
 	t.Helper()
