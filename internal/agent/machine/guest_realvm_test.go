@@ -142,7 +142,7 @@ func qemuArgs(spec guestSpec, g *guest) []string {
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot",
 		"-serial", "file:" + g.console,
 		"-kernel", "/proc/self/fd/3", "-initrd", "/proc/self/fd/4",
-		"-append", guestos.KernelArgs() + " reboot=t",
+		"-append", guestos.KernelArgs() + " tsc_early_khz=2100000 reboot=t",
 		"-netdev", "tap,id=net,fd=5", "-device", "virtio-net-device,netdev=net,mac=" + guestnet.GuestMAC,
 		"-blockdev", "driver=file,node-name=disk,filename=" + g.disk, "-device", "virtio-blk-device,drive=disk",
 		"-device", "virtio-rng-device",

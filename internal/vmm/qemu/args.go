@@ -21,7 +21,7 @@ type descriptors struct {
 }
 
 // buildArgs is the command line. Nothing in it comes from a tenant or a guest.
-func buildArgs(spec vmm.Spec, fd descriptors, kvm, direct bool) []string {
+func buildArgs(spec vmm.Spec, fd descriptors, kvm, direct bool, tscKHz uint64) []string {
 	args := []string{
 		"-name", "guest=space-" + string(spec.ID),
 		"-M", "microvm,pit=on,pic=on,rtc=on,memory-backend=ram",
@@ -34,7 +34,7 @@ func buildArgs(spec vmm.Spec, fd descriptors, kvm, direct bool) []string {
 		"-object", fmt.Sprintf("memory-backend-file,id=ram,size=%dM,mem-path=%s,share=on", spec.MemoryMiB, fdPath(fd.ram)),
 		"-kernel", fdPath(fd.kernel),
 		"-initrd", fdPath(fd.initrd),
-		"-append", strings.TrimSpace(spec.KernelArgs + " " + ownKernelArgs),
+		"-append", strings.Join(strings.Fields(spec.KernelArgs+" "+clockArgs(kvm, tscKHz)+" "+ownKernelArgs), " "),
 		"-chardev", fmt.Sprintf("ringbuf,id=console,size=%d", consoleBytes), "-serial", "chardev:console",
 		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d,server=on,wait=off", fd.qmp), "-mon", "chardev=qmp,mode=control",
 		"-object", "rng-builtin,id=rng", "-device", "virtio-rng-device,rng=rng",

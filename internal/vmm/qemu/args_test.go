@@ -14,7 +14,7 @@ func TestBuildArgs(t *testing.T) {
 	t.Parallel()
 	spec := vmm.Spec{ID: "abcdefghij0123456789", VCPUs: 2, MemoryMiB: 512, KernelArgs: "console=ttyS0 quiet", GuestMAC: "02:00:00:00:00:15"}
 	fd := descriptors{kernel: 3, initrd: 4, ram: 5, disk: 6, tap: 7, qmp: 8}
-	got := strings.Join(buildArgs(spec, fd, false, true), "\n")
+	got := strings.Join(buildArgs(spec, fd, false, true, 2596148), "\n")
 	want := strings.TrimSpace(`
 -name
 guest=space-abcdefghij0123456789
@@ -39,7 +39,7 @@ memory-backend-file,id=ram,size=512M,mem-path=/proc/self/fd/5,share=on
 -initrd
 /proc/self/fd/4
 -append
-console=ttyS0 quiet pci=off reboot=t cryptomgr.notests
+console=ttyS0 quiet tsc_early_khz=2596148 pci=off reboot=t cryptomgr.notests
 -chardev
 ringbuf,id=console,size=65536
 -serial
@@ -72,7 +72,7 @@ virtio-net-device,netdev=net,mac=02:00:00:00:00:15
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("arguments (-want +got):\n%s", diff)
 	}
-	kvm := buildArgs(spec, descriptors{kernel: 3, initrd: 4, ram: 5, qmp: 6}, true, false)
+	kvm := buildArgs(spec, descriptors{kernel: 3, initrd: 4, ram: 5, qmp: 6}, true, false, 2596148)
 	if i := slices.Index(kvm, "-accel"); i < 0 || kvm[i+1] != "kvm" || kvm[i+3] != "host" {
 		t.Errorf("accelerator: %v", kvm)
 	}

@@ -49,6 +49,7 @@ type Config struct {
 type Driver struct {
 	cfg Config
 	kvm atomic.Bool
+	tsc *tscClock
 }
 
 var _ vmm.Driver = (*Driver)(nil)
@@ -58,7 +59,7 @@ func New(cfg Config) *Driver {
 	if cfg.Path == "" {
 		cfg.Path = DefaultPath
 	}
-	d := &Driver{cfg: cfg}
+	d := &Driver{cfg: cfg, tsc: newTSCClock()}
 	d.kvm.Store(cfg.KVM)
 	return d
 }
@@ -142,7 +143,7 @@ func (d *Driver) process(spec vmm.Spec, l *launch, kvm bool) confine.Spec {
 	}
 	prefix := filepath.Dir(filepath.Dir(d.cfg.Path))
 	return confine.Spec{
-		Path: d.cfg.Path, Args: buildArgs(spec, l.fds, kvm, l.direct), Dir: "/",
+		Path: d.cfg.Path, Args: buildArgs(spec, l.fds, kvm, l.direct, d.tsc.kHz()), Dir: "/",
 		Files: l.files, Stdout: l.stderr, Stderr: l.stderr,
 		UID: spec.UID, GID: spec.GID, Group: spec.Group,
 		Namespaces: confine.Namespaces{Net: true, IPC: true, Mount: true, Devices: devices},
