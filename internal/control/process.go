@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"time"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -43,17 +44,37 @@ func (c *Control) advance(cmd sandbox.Command, p *agentv1.Process) (sandbox.Comm
 	if pid := p.GetPid(); pid > 0 {
 		cmd.PID = int(pid)
 	}
-	if p.GetStartedAt() != nil {
-		cmd.StartedAt = p.GetStartedAt().AsTime()
+	now := c.Now().UTC()
+	if p.GetStartedAt() != nil && cmd.StartedAt.IsZero() {
+		cmd.StartedAt = within(p.GetStartedAt().AsTime(), cmd.CreatedAt, now)
 	}
 	if cmd.State.Ended() {
 		cmd.ErrorCode, cmd.ErrorMessage = cut(p.GetErrorCode(), 64), cut(p.GetErrorMessage(), maxErrorMessage)
-		cmd.EndedAt = c.Now().UTC()
+		cmd.EndedAt = now
 		if p.GetEndedAt() != nil {
-			cmd.EndedAt = p.GetEndedAt().AsTime()
+			cmd.EndedAt = within(p.GetEndedAt().AsTime(), latest(cmd.CreatedAt, cmd.StartedAt), now)
 		}
 	}
 	return cmd, cmd.State != before
+}
+
+// within moves t, which a guest said, between what the host knows: a guest may set its clock to anything, and records
+// must still tell what came before what.
+func within(t, from, to time.Time) time.Time {
+	switch {
+	case t.Before(from):
+		return from
+	case t.After(to):
+		return latest(from, to)
+	}
+	return t
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // cut bounds text from a guest.
