@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/space-sandbox/space/client"
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/setup"
 	"github.com/space-sandbox/space/internal/up"
 )
 
@@ -29,22 +31,49 @@ kernel object of the installation removed, whether or not space up runs. Keys, s
 			if err := requireRoot("space down"); err != nil {
 				return err
 			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			cfg.Logger = newLogger(cmd.ErrOrStderr(), "down")
 			dir, err := datadir.Open(dataDir())
+			if err != nil && all {
+				return clearLost(ctx, cfg, dataDir(), err)
+			}
 			if err != nil {
 				return err
 			}
 			if !all {
 				return up.Stop(dir)
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
-			cfg.Dir, cfg.Logger = dir, newLogger(cmd.ErrOrStderr(), "down")
+			cfg.Dir = dir
 			return up.Down(ctx, cfg, func(ctx context.Context, baseURL string) error { return deleteAll(ctx, baseURL, dir) })
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "delete every sandbox and remove every kernel object")
 	cmd.Flags().StringVar(&cfg.Driver, "driver", "auto", "the driver that space up was started with")
 	return cmd
+}
+
+// clearLost takes down what runs from a data directory that cannot be opened because of openErr.
+func clearLost(ctx context.Context, cfg up.Config, path string, openErr error) error {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	in, found, err := setup.NewHost(version, cfg.Logger).Claimed(abs)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return openErr
+	}
+	release, err := setup.Busy(abs)
+	if err != nil {
+		return err
+	}
+	defer release()
+	cfg.Logger.Info("the data directory cannot be used; removing what runs from it", "reason", openErr)
+	cfg.Dir = &datadir.Dir{Path: abs, Installation: in}
+	return up.Clear(ctx, cfg)
 }
 
 // deletePatience bounds the deletion of one sandbox; what is not gone by then is removed without the API.

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"io"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/setup"
 	"github.com/space-sandbox/space/internal/up"
 )
 
@@ -24,6 +26,9 @@ leaves machines running: the next space up finds them again.`,
 			}
 			dir, err := datadir.Open(dataDir())
 			if err != nil {
+				return err
+			}
+			if err := setup.NewHost(version, newLogger(io.Discard, "up")).CheckClaim(dir); err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)

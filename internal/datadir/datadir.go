@@ -56,7 +56,7 @@ func Open(path string) (*Dir, error) {
 	}
 	if err := json.Unmarshal(data, &d.Installation); err != nil {
 		return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the installation file is damaged",
-			Cause: d.InstallationFile() + ": " + err.Error(), Remedy: "run space setup again", Err: err}
+			Cause: d.InstallationFile() + ": " + err.Error(), Remedy: "run: space setup --data-dir " + abs, Err: err}
 	}
 	return d, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -188,4 +189,52 @@ func hostError(message string, err error, remedy string) error {
 		return err
 	}
 	return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: message, Cause: err.Error(), Remedy: remedy, Err: err}
+}
+
+// CheckOrphan fails when point is the mount of an image that has been removed: what is written there is lost with the
+// mount.
+func CheckOrphan(point string) error {
+	orphan, err := orphaned(point)
+	if err != nil || !orphan {
+		return err
+	}
+	return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the pool of an earlier installation is still mounted",
+		Cause: point + " is the mount of a file that has been removed", Remedy: "run: space down --all --data-dir " + filepath.Dir(point)}
+}
+
+// UnmountOrphan unmounts from point an image that has been removed, also while something still uses it. Idempotent.
+func UnmountOrphan(point string) error {
+	for {
+		orphan, err := orphaned(point)
+		if err != nil || !orphan {
+			return err
+		}
+		if err := unix.Unmount(point, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", point, err)
+		}
+	}
+}
+
+// orphaned reports whether point is the mount of a loop device whose file has no name any more.
+func orphaned(point string) (bool, error) {
+	var at, above unix.Stat_t
+	if err := unix.Stat(point, &at); errors.Is(err, unix.ENOENT) {
+		return false, nil
+	} else if err != nil {
+		return false, &os.PathError{Op: "stat", Path: point, Err: err}
+	}
+	if err := unix.Stat(filepath.Dir(point), &above); err != nil {
+		return false, &os.PathError{Op: "stat", Path: filepath.Dir(point), Err: err}
+	}
+	if at.Dev == above.Dev {
+		return false, nil
+	}
+	file, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/loop/backing_file", unix.Major(at.Dev), unix.Minor(at.Dev)))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // no loop device
+	}
+	if err != nil {
+		return false, fmt.Errorf("loop device of %s: %w", point, err)
+	}
+	return strings.HasSuffix(strings.TrimSpace(string(file)), " (deleted)"), nil
 }

@@ -202,3 +202,36 @@ func TestPreallocatedImageIsBacked(t *testing.T) {
 		t.Errorf("unbacked %d of %d, %v", unbacked, st.Size, err)
 	}
 }
+
+// TestOrphan removes the image of a mounted pool: the mount is refused for new use and goes away, also while in use.
+func TestOrphan(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	image, point := filepath.Join(dir, "img"), filepath.Join(dir, "pool")
+	if err := errors.Join(os.Mkdir(point, 0o700), MakeImage(t.Context(), image, MinImageBytes, true), Mount(t.Context(), image, point)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(point, unix.MNT_DETACH) }) // only when the test failed before
+	if err := errors.Join(CheckOrphan(dir), CheckOrphan(point), UnmountOrphan(point), CheckOrphan(filepath.Join(dir, "none"))); err != nil {
+		t.Fatal(err)
+	}
+	used, err := os.Create(filepath.Join(point, "used"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer used.Close()
+	if err := os.Remove(image); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckOrphan(point); sandbox.CodeOf(err) != sandbox.CodeHostSetup || !strings.Contains(sandbox.AsError(err).Remedy, "down --all") {
+		t.Errorf("error %v", err)
+	}
+	for range 2 {
+		if err := UnmountOrphan(point); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := os.ReadDir(point); err != nil || len(left) != 0 {
+		t.Errorf("still mounted: %v, %v", left, err)
+	}
+}

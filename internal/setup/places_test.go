@@ -2,11 +2,14 @@ package setup
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -153,15 +156,72 @@ func TestBundle(t *testing.T) {
 	}
 }
 
-func TestDamagedRecordIsNotOverwritten(t *testing.T) {
+// A record that cannot be read is made again from the host's list; without an entry there it is left as it is.
+func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
 	dir, host := newHost(t)
-	mustSetup(t, copyOptions(dir), host)
-	if err := os.WriteFile(filepath.Join(dir, "installation.json"), []byte("{"), 0o644); err != nil {
+	want := mustSetup(t, copyOptions(dir), host).Dir.Installation
+	record := filepath.Join(dir, "installation.json")
+	if err := os.WriteFile(record, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := runSetup(t, copyOptions(dir), host); sandbox.CodeOf(err) != sandbox.CodeHostSetup {
+	other := mustSetup(t, copyOptions(filepath.Join(filepath.Dir(dir), "other")), host).Dir.Installation
+	if other.UIDBase == want.UIDBase || other.ID == want.ID {
+		t.Errorf("another installation took what the damaged one has: %+v", other)
+	}
+	opts := copyOptions(dir)
+	opts.PoolKind = "" // what it was is lost as well
+	res := mustSetup(t, opts, host)
+	if d := cmp.Diff(want, res.Dir.Installation); d != "" || len(res.Warnings) == 0 {
+		t.Errorf("restored otherwise, or without a word (%q): %s", res.Warnings, d)
+	}
+
+	if err := errors.Join(os.WriteFile(record, []byte("{"), 0o644), os.RemoveAll(host.ConfigDir)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runSetup(t, opts, host); sandbox.CodeOf(err) != sandbox.CodeHostSetup {
 		t.Errorf("error %v", err)
+	}
+	if data, err := os.ReadFile(record); err != nil || string(data) != "{" {
+		t.Errorf("the record is %q now, %v", data, err)
+	}
+}
+
+// A directory that was removed, perhaps while it was in use, gets back the id and the uids that it had.
+func TestRemovedDataDir(t *testing.T) {
+	t.Parallel()
+	dir, host := newHost(t)
+	was := mustSetup(t, copyOptions(dir), host).Dir.Installation
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if in, found, err := host.Claimed(dir); err != nil || !found || in.ID != was.ID || in.UIDBase != was.UIDBase {
+		t.Errorf("the host remembers %+v, %v, %v", in, found, err)
+	}
+	if is := mustSetup(t, copyOptions(dir), host).Dir.Installation; is != was {
+		t.Errorf("was %+v, is %+v", was, is)
+	}
+}
+
+func TestMovedDataDir(t *testing.T) {
+	t.Parallel()
+	dir, host := newHost(t)
+	d := mustSetup(t, copyOptions(dir), host).Dir
+	if err := host.CheckClaim(d); err != nil {
+		t.Error(err)
+	}
+	moved := &datadir.Dir{Path: dir + "-moved", Installation: d.Installation}
+	if err := os.Rename(dir, moved.Path); err != nil {
+		t.Fatal(err)
+	}
+	if err := host.CheckClaim(moved); sandbox.CodeOf(err) != sandbox.CodeHostSetup || !strings.Contains(sandbox.AsError(err).Remedy, moved.Path) {
+		t.Errorf("error %v", err)
+	}
+	if is := mustSetup(t, copyOptions(moved.Path), host).Dir.Installation; is != d.Installation {
+		t.Errorf("was %+v, is %+v", d.Installation, is)
+	}
+	if err := host.CheckClaim(moved); err != nil {
+		t.Error(err)
 	}
 }
 

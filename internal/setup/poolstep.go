@@ -71,6 +71,9 @@ func (r *run) poolKind(ctx context.Context) (pool.Kind, error) {
 	if _, err := r.root.Lstat("pool.img"); err == nil {
 		return pool.KindLoopXFS, nil // made by a setup that was cut off
 	}
+	if err := pool.CheckOrphan(r.dir.PoolDir()); err != nil {
+		return "", err
+	}
 	if r.opts.PoolKind != "" && r.opts.PoolKind != pool.KindReflink {
 		return r.opts.PoolKind, nil
 	}
@@ -84,6 +87,9 @@ func (r *run) poolKind(ctx context.Context) (pool.Kind, error) {
 	if r.opts.PoolKind == pool.KindReflink {
 		return "", &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the file system of the data directory has no reflinks",
 			Cause: r.dir.Path, Remedy: "leave the choice to setup, or choose a directory on XFS or btrfs"}
+	}
+	if _, err := r.root.Lstat("pool/templates"); err == nil {
+		return pool.KindCopy, nil // in use already, but the record of it is lost
 	}
 	if reason := pool.LoopReason(ctx); reason != "" {
 		r.result.Warnings = append(r.result.Warnings, "no loop pool: "+reason)

@@ -21,6 +21,8 @@ const (
 	lockFile   = "setup.lock"
 )
 
+var errDamagedRecord = errors.New("damaged record")
+
 // record is the installation as far as it is decided.
 type record struct{ datadir.Installation }
 
@@ -37,7 +39,7 @@ func loadRecord(root *os.Root) (*record, error) {
 		r := &record{}
 		if err := json.Unmarshal(data, &r.Installation); err != nil {
 			return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the file " + name + " is damaged", Cause: err.Error(),
-				Remedy: "restore it, or move the data directory away and set up a new one", Err: err}
+				Remedy: "restore it, or move the data directory away and set up a new one", Err: errors.Join(errDamagedRecord, err)}
 		}
 		return r, nil
 	}

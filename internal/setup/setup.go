@@ -104,7 +104,10 @@ func Run(ctx context.Context, opts Options, host Host, report Reporter, logger *
 		return Result{}, err
 	}
 	defer lock.Close()
-	if r.record, err = loadRecord(r.root); err != nil {
+	if r.record, err = loadRecord(r.root); errors.Is(err, errDamagedRecord) {
+		err = r.restoreRecord(err)
+	}
+	if err != nil {
 		return Result{}, err
 	}
 	for i, s := range steps() {

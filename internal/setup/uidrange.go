@@ -74,7 +74,8 @@ func (r *run) uidRange(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d to %d", mine.Base, mine.Base+mine.Count-1), nil
 }
 
-// chooseRange keeps what this installation has; without one, it takes the first free range. It returns the claims of
+// chooseRange keeps what this installation has, or an earlier one had at this place; else it takes the first free range.
+// It returns the claims of
 // all others as well.
 func (r *run) chooseRange(claims []idRange) (mine idRange, others []idRange, err error) {
 	others = slices.Clone(claims)
@@ -89,6 +90,10 @@ func (r *run) chooseRange(claims []idRange) (mine idRange, others []idRange, err
 			}
 		}
 		return mine, others, nil
+	}
+	if i := slices.IndexFunc(claims, func(c idRange) bool { return c.DataDir == r.dir.Path }); i >= 0 {
+		// The directory was removed. What ran from it may still run: it must not become a stranger of the new one.
+		return claims[i], others, nil
 	}
 	used, err := r.host.usedRanges()
 	if err != nil {
@@ -106,15 +111,20 @@ func (r *run) chooseRange(claims []idRange) (mine idRange, others []idRange, err
 		Cause: fmt.Sprintf("all of %d to %d is claimed", firstUID, lastUID), Remedy: "remove installations that are not used any more"}
 }
 
-// holds reports whether the directory of a claim still is that installation, finished or not.
+// holds reports whether the directory of a claim still is that installation, finished or not, or may be: a damaged file
+// counts, and so does what still runs though its directory was removed.
 func holds(c idRange) bool {
+	run := datadir.Dir{Installation: datadir.Installation{ID: c.ID}}
+	if _, err := os.Lstat(run.RunDir()); err == nil {
+		return true
+	}
 	for _, name := range []string{installationFile, recordFile} {
 		data, err := os.ReadFile(filepath.Join(c.DataDir, name))
 		if err != nil {
 			continue
 		}
 		var in datadir.Installation
-		if json.Unmarshal(data, &in) == nil && in.ID == c.ID {
+		if json.Unmarshal(data, &in) != nil || in.ID == c.ID {
 			return true
 		}
 	}
@@ -160,7 +170,7 @@ func (h Host) lockConfig(ctx context.Context) (*os.Root, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if err := os.MkdirAll(h.ConfigDir, 0o755); err != nil { //nolint:gosec // as all of /etc
+	if err := os.MkdirAll(h.ConfigDir, 0o755); err != nil { // as all of /etc
 		return nil, nil, fmt.Errorf("host configuration: %w", err)
 	}
 	conf, err := os.OpenRoot(h.ConfigDir)
