@@ -281,6 +281,31 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
+// A machine's copy of the mounts would keep alive what others have deleted meanwhile.
+func TestForeignMountsAreNotKept(t *testing.T) {
+	t.Parallel()
+	kept := filepath.Join(t.TempDir(), "kept namespace")
+	if err := os.WriteFile(kept, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/proc/self/ns/uts", kept, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(kept, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	spec := shell(`cat /proc/self/mounts`)
+	control, _ := output(t, spec)
+	spec.Namespaces.Mount = true
+	got, status := output(t, spec)
+	name := `kept\040namespace`
+	if !strings.Contains(control, name) || strings.Contains(got, name) || status.ExitCode != 0 || !strings.Contains(got, " /proc ") {
+		t.Errorf("%v, with a copy of its own:\n%s\nwithout:\n%s", status, got, control)
+	}
+}
+
 func TestUserNamespaceWithLandlock(t *testing.T) {
 	t.Parallel()
 	spec := shell(`id -u; id -g; cat /proc/self/uid_map; cat /etc/shadow && echo readable; ulimit -n`)

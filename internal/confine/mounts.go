@@ -1,9 +1,12 @@
 package confine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +19,9 @@ func privateMounts(spec *Spec) error {
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("confine: private mounts: %w", err)
+	}
+	if err := dropForeignMounts(spec.Path); err != nil {
+		return err
 	}
 	if spec.Namespaces.Devices == nil {
 		return nil
@@ -33,6 +39,37 @@ func privateMounts(spec *Spec) error {
 		}
 	}
 	return nil
+}
+
+// dropForeignMounts takes kept namespaces and loop devices out of a private copy of all mounts, except what program is
+// on. The copy would keep them alive for as long as the child lives: networks of sandboxes that are deleted, pools of
+// other installations that are unmounted.
+func dropForeignMounts(program string) error {
+	mounts, err := os.ReadFile("/proc/thread-self/mounts")
+	if err != nil {
+		return fmt.Errorf("confine: mounts: %w", err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(mounts)), "\n")
+	for _, line := range slices.Backward(lines) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || fields[2] != "nsfs" && !strings.HasPrefix(fields[0], "/dev/loop") {
+			continue
+		}
+		point := unescapeMount(fields[1])
+		if point == "/" || strings.HasPrefix(program, point+"/") || strings.HasPrefix(point, "/usr") {
+			continue
+		}
+		// One that has gone meanwhile, or lies under another, is no error: it only stays.
+		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("confine: drop mount %s: %w", point, err)
+		}
+	}
+	return nil
+}
+
+// unescapeMount undoes how the kernel writes a path in the table of mounts.
+func unescapeMount(s string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
 type device struct {
