@@ -2,19 +2,14 @@ package control
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"connectrpc.com/connect"
-	"golang.org/x/sync/semaphore"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
-
-// maxEvents bounds how many process states wait to be recorded; behind that, the gateway waits.
-const maxEvents = 256
 
 // followGateway configures the gateway and records what it tells about processes, while one watch lasts.
 func (c *Control) followGateway(ctx context.Context) error {
@@ -23,7 +18,7 @@ func (c *Control) followGateway(ctx context.Context) error {
 		return stopped(ctx, err)
 	}
 	defer func() { _ = stream.Close() }() // Err has said what went wrong
-	w := &processWatch{c: c, room: semaphore.NewWeighted(maxEvents), seen: map[sandbox.ID]map[sandbox.ProcessID]bool{}}
+	w := newProcessWatch(c)
 	for stream.Receive() {
 		switch e := stream.Msg().Event.(type) {
 		case *gatewayv1.WatchResponse_Hello_:
@@ -31,66 +26,13 @@ func (c *Control) followGateway(ctx context.Context) error {
 		case *gatewayv1.WatchResponse_Process:
 			err = w.process(ctx, e.Process)
 		case *gatewayv1.WatchResponse_Synced_:
-			err = w.synced(ctx, e.Synced)
+			err = w.synced(e.Synced)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return stopped(ctx, stream.Err())
-}
-
-// processWatch hands the events of one watch to the lanes of their sandboxes.
-type processWatch struct {
-	c    *Control
-	room *semaphore.Weighted
-	seen map[sandbox.ID]map[sandbox.ProcessID]bool // since the last synced; the receiver's alone
-}
-
-func (w *processWatch) do(ctx context.Context, id sandbox.ID, fn func()) error {
-	if err := w.room.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	if !w.c.events.do(string(id), func() { defer w.room.Release(1); fn() }) {
-		w.room.Release(1)
-	}
-	return nil
-}
-
-func (w *processWatch) process(ctx context.Context, e *gatewayv1.WatchResponse_ProcessChanged) error {
-	id, err := sandbox.ParseID(e.GetSandboxId())
-	if err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	process, err := sandbox.ParseProcessID(e.GetProcess().GetProcessId())
-	if err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	if w.seen[id] == nil {
-		w.seen[id] = map[sandbox.ProcessID]bool{}
-	}
-	w.seen[id][process] = true
-	return w.do(ctx, id, func() {
-		if _, err := w.c.recordProcess(w.c.base, id, e.GetProcess()); err != nil && w.c.base.Err() == nil {
-			w.c.Logger.Error("a process state could not be recorded", "sandbox_id", id, "process_id", process, "error", err)
-			w.c.gateway.reconnect(err) // all states are told again then
-		}
-	})
-}
-
-// synced looks at the open sessions that the agent did not name.
-func (w *processWatch) synced(ctx context.Context, e *gatewayv1.WatchResponse_Synced) error {
-	id, err := sandbox.ParseID(e.GetSandboxId())
-	if err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
-	seen := w.seen[id]
-	delete(w.seen, id)
-	return w.do(ctx, id, func() {
-		if err := w.c.checkUnseen(w.c.base, id, seen); err != nil && w.c.base.Err() == nil {
-			w.c.Logger.Warn("sessions could not be compared with the agent's processes", "sandbox_id", id, "error", err)
-		}
-	})
 }
 
 // checkUnseen asks the agent for each open session it did not name: a process it does not know is lost if it ran, and

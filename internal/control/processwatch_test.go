@@ -1,0 +1,54 @@
+package control_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/space-sandbox/space/internal/sandbox"
+)
+
+// A guest that reports without end, and keeps waiting whoever answers it, holds up no other sandbox.
+func TestFloodingGuestHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	hostile, other := w.running(sandbox.Spec{}), w.running(sandbox.Spec{})
+	start := func(box sandbox.ID) sandbox.Command {
+		made, err := w.c.CreateCommand(t.Context(), w.call(), string(box), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Command
+	}
+	liar, waiting := start(hostile.ID), start(other.ID)
+	release, reached := make(chan struct{}), make(chan struct{}, 1)
+	defer close(release)
+	w.gw.setHook(func(ctx context.Context, call, id string) error {
+		if call != "AckProcesses" || id != string(hostile.ID) {
+			return nil
+		}
+		select {
+		case reached <- struct{}{}:
+		default:
+		}
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return ctx.Err()
+	})
+	if _, err := w.guests.finish(string(hostile.ID), string(liar.ProcessID), 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	<-reached // control now waits for the hostile guest
+	for range 400 {
+		w.guests.resync(string(hostile.ID))
+	}
+	if _, err := w.guests.finish(string(other.ID), string(waiting.ProcessID), 3, ""); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.c.GetCommand(t.Context(), waiting.ID, 4*time.Second) // less than one answer takes
+	if err != nil || got.State != sandbox.CommandExited || got.ExitCode == nil || *got.ExitCode != 3 {
+		t.Errorf("the other sandbox's command: %+v %v", got, err)
+	}
+}
