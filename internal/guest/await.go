@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
@@ -10,21 +11,19 @@ import (
 )
 
 // How AwaitHello knocks. A packet to a guest whose network is not up is lost, and the kernel repeats it only after a
-// second, so attempts to connect are short; once connected, the agent gets time to answer.
+// second: so a new attempt begins every knockEvery, while those under way keep their chance, for a guest that is up but
+// slow. Once connected, the agent gets time to answer.
 const (
-	firstPause   = 5 * time.Millisecond
-	longestPause = 50 * time.Millisecond
-	firstKnock   = 100 * time.Millisecond
-	longestKnock = 300 * time.Millisecond
+	knockEvery   = 25 * time.Millisecond
+	knockTimeout = 500 * time.Millisecond
 	helloTimeout = 10 * time.Second
 )
 
 // AwaitHello knocks until the agent answers or ctx is over (CodeGuestNotReady). A guest that answers nonsense or does
 // not accept the token ends it at once.
 func (c *Client) AwaitHello(ctx context.Context) (*agentv1.HelloResponse, error) {
-	pause, knock := firstPause, firstKnock
 	for {
-		hello, err := c.knock(ctx, knock)
+		hello, err := c.tryHello(ctx)
 		if errors.Is(err, ErrClosed) {
 			return nil, err
 		}
@@ -35,27 +34,21 @@ func (c *Client) AwaitHello(ctx context.Context) (*agentv1.HelloResponse, error)
 		default:
 			return nil, err
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(knockEvery)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return nil, contextError(ctx, err)
 		}
-		pause, knock = min(pause*2, longestPause), min(knock*5/4, longestKnock)
 	}
 }
 
-// knock connects within the given time and asks Hello over the new connection.
-func (c *Client) knock(ctx context.Context, within time.Duration) (*agentv1.HelloResponse, error) {
-	dialCtx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	conn, err := c.connect(dialCtx)
+// tryHello connects and asks Hello over the new connection.
+func (c *Client) tryHello(ctx context.Context) (*agentv1.HelloResponse, error) {
+	conn, err := c.knock(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, contextError(ctx, err)
-		}
-		return nil, unreachable(err)
+		return nil, err
 	}
 	c.mu.Lock()
 	old := c.spare
@@ -64,7 +57,50 @@ func (c *Client) knock(ctx context.Context, within time.Duration) (*agentv1.Hell
 	if old != nil {
 		_ = old.Close() // nobody used it
 	}
-	helloCtx, cancelHello := context.WithTimeout(ctx, helloTimeout)
-	defer cancelHello()
+	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
 	return c.Hello(helloCtx)
+}
+
+// knock returns the first connection that an attempt brings. Attempts that come too late are closed.
+func (c *Client) knock(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		conn net.Conn
+		err  error
+	}
+	answers := make(chan answer)
+	attempt := func() {
+		dialCtx, cancel := context.WithTimeout(ctx, knockTimeout)
+		defer cancel()
+		conn, err := c.connect(dialCtx)
+		select {
+		case answers <- answer{conn, err}:
+		case <-ctx.Done():
+			if conn != nil {
+				_ = conn.Close() // another was first, or nobody waits any more
+			}
+		}
+	}
+	tick := time.NewTicker(knockEvery)
+	defer tick.Stop()
+	last := errors.New("no attempt has ended yet")
+	go attempt()
+	for {
+		select {
+		case a := <-answers:
+			if a.err == nil {
+				return a.conn, nil
+			}
+			if errors.Is(a.err, ErrClosed) {
+				return nil, unreachable(a.err)
+			}
+			last = a.err
+		case <-tick.C:
+			go attempt()
+		case <-ctx.Done():
+			return nil, contextError(ctx, unreachable(last))
+		}
+	}
 }
