@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"os"
 	"os/exec"
@@ -48,7 +47,8 @@ func main() {
 	runtime.LockOSThread() // this thread alone moves into the machine's network namespace
 	stages, err := boot()
 	if err = errors.Join(err, json.NewEncoder(os.Stdout).Encode(stages)); err != nil {
-		log.Fatal("bare: ", err)
+		fmt.Fprintln(os.Stderr, "bare:", err)
+		os.Exit(1)
 	}
 }
 

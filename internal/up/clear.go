@@ -17,6 +17,7 @@ import (
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/part"
 	"github.com/space-sandbox/space/internal/pool"
+	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -112,14 +113,8 @@ func listenerOf(path string) (int, error) {
 		return 0, fmt.Errorf("who serves %s: %w", path, err)
 	}
 	defer c.Close()
-	raw, err := c.SyscallConn()
+	cred, err := rpc.PeerCred(c)
 	if err != nil {
-		return 0, fmt.Errorf("who serves %s: %w", path, err)
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err := errors.Join(err, credErr); err != nil {
 		return 0, fmt.Errorf("who serves %s: %w", path, err)
 	}
 	return int(cred.Pid), nil

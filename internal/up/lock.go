@@ -36,7 +36,7 @@ func openLock(d *datadir.Dir) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	if err := f.Chmod(0o600); err != nil { // earlier versions made it readable by all
+	if err := f.Chmod(0o600); err != nil { // whoever can open it can hold the lock
 		return nil, errors.Join(fmt.Errorf("lock: %w", err), f.Close())
 	}
 	return f, nil

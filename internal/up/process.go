@@ -61,7 +61,7 @@ func (p *process) supervise(ctx context.Context, hopeless func(part string)) {
 
 // run starts the part and waits for its end. When ctx is done it waits stopGrace, then kills.
 func (p *process) run(ctx context.Context) error {
-	cmd := exec.Command(p.executable, p.args...)
+	cmd := exec.Command(p.executable, p.args...) //nolint:noctx // it ends by the lifeline; see below for what does not
 	cmd.Args[0] = "space"
 	cmd.Env = environment()
 	stdout, done, err := writeOnly(os.Stdout)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -182,7 +183,7 @@ func makeRunDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil {
+	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // the parts are other users
 		return fmt.Errorf("run directory: %w", err)
 	}
 	return nil
@@ -190,18 +191,18 @@ func makeRunDir(dir string) error {
 
 // listenTCP refuses anything but loopback: what lies beyond needs TLS and a decision, neither of which exists yet.
 func listenTCP(flag, addr string) (socket, error) {
-	host, _, err := net.SplitHostPort(addr)
-	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsLoopback() {
+	ap, err := netip.ParseAddrPort(addr)
+	if err != nil || !ap.Addr().IsLoopback() {
 		return socket{}, &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "this address is not allowed",
 			Cause: fmt.Sprintf("--%s %q is not a loopback IP address with a port", flag, addr), Remedy: "use 127.0.0.1:PORT"}
 	}
-	l, err := net.Listen("tcp", addr)
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(ap))
 	if err != nil {
 		return socket{}, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "cannot listen", Cause: err.Error(),
 			Remedy: "choose another --" + flag + ", or stop what uses the port", Err: err}
 	}
 	defer l.Close()
-	f, err := l.(*net.TCPListener).File()
+	f, err := l.File()
 	if err != nil {
 		return socket{}, fmt.Errorf("listener %s: %w", addr, err)
 	}
@@ -220,7 +221,7 @@ func listenUnix(network, path string, gid int) (socket, error) {
 	}
 	l.SetUnlinkOnClose(false)
 	defer l.Close()
-	if err := errors.Join(os.Chown(path, 0, gid), os.Chmod(path, 0o660)); err != nil {
+	if err := errors.Join(os.Chown(path, 0, gid), os.Chmod(path, 0o660)); err != nil { //nolint:gosec // the one group
 		return socket{}, fmt.Errorf("restrict socket: %w", err)
 	}
 	f, err := l.File()

@@ -163,7 +163,7 @@ func makeRoot(temp string, spec vmm.Spec) (_ string, err error) {
 }
 
 // Adopt finds a machine again.
-func (d *Driver) Adopt(_ context.Context, state vmm.State) (vmm.Machine, error) {
+func (d *Driver) Adopt(ctx context.Context, state vmm.State) (vmm.Machine, error) {
 	var p private
 	err := json.Unmarshal(state.Private, &p)
 	if err != nil || state.Driver != driverName || !filepath.IsAbs(p.Socket) || !filepath.IsAbs(p.Root) {
@@ -176,7 +176,7 @@ func (d *Driver) Adopt(_ context.Context, state vmm.State) (vmm.Machine, error) 
 		body, err = adoptProcess(state.Process)
 	}
 	if errors.Is(err, confine.ErrGone) || errors.Is(err, confine.ErrNotOurs) {
-		return nil, errors.Join(fmt.Errorf("fake: %w: %w", vmm.ErrGone, err), forget(p))
+		return nil, errors.Join(fmt.Errorf("fake: %w: %w", vmm.ErrGone, err), forget(ctx, p))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("fake: %w", err)
@@ -186,8 +186,8 @@ func (d *Driver) Adopt(_ context.Context, state vmm.State) (vmm.Machine, error) 
 
 // forget removes what a machine left that ended while nobody watched it. One whose agent still answers was meant by
 // another state.
-func forget(p private) error {
-	if conn, err := net.Dial("unix", p.Socket); err == nil {
+func forget(ctx context.Context, p private) error {
+	if conn, err := new(net.Dialer).DialContext(ctx, "unix", p.Socket); err == nil {
 		return conn.Close()
 	}
 	if !strings.HasPrefix(filepath.Base(p.Root), rootPrefix) {

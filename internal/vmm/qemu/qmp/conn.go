@@ -206,11 +206,8 @@ func read(r *bufio.Reader) (message, error) {
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Close ends the connection.
-func (c *Conn) Close() error {
-	c.end(net.ErrClosed)
-	return nil
-}
+// Close ends the connection. Idempotent.
+func (c *Conn) Close() { c.end(net.ErrClosed) }
 
 func (c *Conn) end(err error) {
 	c.once.Do(func() {
