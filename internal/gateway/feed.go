@@ -69,6 +69,16 @@ func (r *room) changed(p *agentv1.Process) {
 	})
 }
 
+// drop forgets processes whose results are recorded.
+func (r *room) drop(ids []sandbox.ProcessID) {
+	r.edit(func() {
+		for _, id := range ids {
+			delete(r.processes, id)
+			r.board.withdraw(note{sandbox: r.id, process: id})
+		}
+	})
+}
+
 // sync notes that the whole state is known.
 func (r *room) sync() {
 	r.edit(func() {
@@ -88,6 +98,15 @@ func (r *room) edit(change func()) {
 func (b *board) tell(n note) {
 	for f := range b.feeds {
 		f.put(n)
+	}
+}
+
+func (b *board) withdraw(n note) {
+	for f := range b.feeds {
+		if e, waiting := f.place[n]; waiting {
+			f.queue.Remove(e)
+			delete(f.place, n)
+		}
 	}
 }
 

@@ -178,6 +178,15 @@ func (m *feedModel) Change(t *rapid.T) {
 	}
 }
 
+// Drop is what an ack of control does.
+func (m *feedModel) Drop(t *rapid.T) {
+	if id, r := m.draw(t); r != nil {
+		pid := rapid.SampledFrom([]sandbox.ProcessID{"p", "q", "r"}).Draw(t, "process")
+		r.drop([]sandbox.ProcessID{pid, "unknown"})
+		m.covered[id] = slices.DeleteFunc(m.covered[id], func(covered sandbox.ProcessID) bool { return covered == pid })
+	}
+}
+
 func (m *feedModel) Sync(t *rapid.T) {
 	if id, r := m.draw(t); r != nil {
 		r.sync()

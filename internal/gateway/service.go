@@ -188,6 +188,7 @@ func (s *service) AckProcesses(ctx context.Context, req *connect.Request[gateway
 	if err := rt.guest.AckProcesses(ctx, ids...); err != nil {
 		return nil, s.over(rt, err)
 	}
+	rt.room.drop(ids)
 	return connect.NewResponse(&gatewayv1.AckProcessesResponse{}), nil
 }
 

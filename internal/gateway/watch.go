@@ -25,6 +25,7 @@ var errResync = errors.New("the whole state is wanted again")
 // watchAgent follows the processes of a route's sandbox until the route ends.
 func (g *Gateway) watchAgent(rt *route) {
 	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
+		began := time.Now()
 		synced, err := g.watchOnce(rt)
 		if rt.life.Err() != nil {
 			return
@@ -33,7 +34,7 @@ func (g *Gateway) watchAgent(rt *route) {
 			delay = firstRetry / 2
 			continue
 		}
-		if synced {
+		if synced && time.Since(began) > lastRetry { // one that ends each watch at once is asked less and less
 			delay = firstRetry
 		}
 		level := slog.LevelDebug // the first failure says enough
@@ -67,6 +68,7 @@ func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
 		}
 	}()
 	rt.room.begin()
+	told := map[sandbox.ProcessID]int{}
 	pace := pacer{since: time.Now()}
 	for {
 		if synced {
@@ -81,8 +83,11 @@ func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
 		}
 		switch e := res.GetEvent().(type) {
 		case *agentv1.WatchProcessesResponse_Process:
-			// A guest may invent processes; control hears only of those it made.
-			if rt.knows(sandbox.ProcessID(e.Process.GetProcessId())) {
+			// A guest may invent processes, or tell the same again and again; control hears only of those it made, and
+			// of each step of their lives once.
+			id, step := sandbox.ProcessID(e.Process.GetProcessId()), stepOf(e.Process)
+			if step > told[id] && rt.knows(id) {
+				told[id] = step
 				rt.room.changed(e.Process)
 			}
 		case *agentv1.WatchProcessesResponse_Synced:
@@ -90,6 +95,17 @@ func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
 			rt.room.sync()
 		}
 	}
+}
+
+// stepOf is how far a process has come in its life, from 1 on.
+func stepOf(p *agentv1.Process) int {
+	switch p.GetState() {
+	case agentv1.ProcessState_PROCESS_STATE_EXITED, agentv1.ProcessState_PROCESS_STATE_FAILED:
+		return 3
+	case agentv1.ProcessState_PROCESS_STATE_RUNNING:
+		return 2
+	}
+	return 1
 }
 
 // A guest that reports more changes than paceEvents in paceTime is read more slowly: it waits, not we.
