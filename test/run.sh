@@ -72,14 +72,22 @@ du -sh "$assets"
 stage "tests on real microVMs"
 export SPACE_TEST_BIN=$PWD/bin SPACE_TEST_ASSETS=$assets SPACE_TEST_GUEST=$assets/guest
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-go test -tags realvm -count=1 -timeout 20m -p 1 -v ./internal/vmm/... ./internal/guestos/... ./test/... 2>&1 | tee "$log" | grep -Ev '^(=== |    --- PASS|\?)' || true
-grep -q '^FAIL\|^--- FAIL\|^panic:' "$log" && exit 1
-# A test that did not run has not passed: the real-VM tests must be among those that did.
-for name in TestMain TestFirstSandbox TestNothingLeaves TestKillParts TestCreateDeleteLeavesNothing; do
-  [ "$name" = TestMain ] || grep -q "^--- PASS: $name" "$log" || { echo "test: $name did not run" >&2; exit 1; }
+trap 'code=$?; rm -f "$log"; if [ "$code" != 0 ]; then echo "test: stage \"$current\" failed" >&2; fi' EXIT
+mapfile -t files < <(git ls-files '*_test.go' | xargs grep -l '^//go:build.*realvm')
+mapfile -t packages < <(dirname "${files[@]}" | sort -u | sed 's|^|./|')
+mapfile -t names < <(grep -hoE '^func Test[A-Za-z0-9_]+' "${files[@]}" | sed 's/^func //' | grep -v '^TestMain$')
+failed=
+go test -tags realvm -count=1 -timeout 20m -p 1 -v "${packages[@]}" >"$log" 2>&1 || failed=1
+grep -E '^(--- |ok|FAIL|panic:|\{)' "$log" || true
+if [ -n "$failed" ]; then
+  grep -B 60 -E '^(--- FAIL|panic:|FAIL)' "$log" | grep -vE '^(=== |--- PASS)' | tail -n 200 >&2
+  exit 1
+fi
+# A test that did not run has not passed.
+for name in "${names[@]}"; do
+  grep -q "^--- PASS: $name " "$log" || { echo "test: $name did not run" >&2; exit 1; }
 done
-if grep -q '^--- SKIP' "$log"; then
+if grep -q -- '--- SKIP' "$log"; then
   echo "test: a test skipped itself" >&2
   exit 1
 fi

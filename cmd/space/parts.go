@@ -38,6 +38,7 @@ func newPartCmds(dataDir func() string) []*cobra.Command {
 
 func runPart(cmd *cobra.Command, name, dataDir string, run func(partContext) error) error {
 	logger := newLogger(cmd.ErrOrStderr(), name)
+	slog.SetDefault(logger) // for what libraries write through package log
 	ctx, err := part.Start(cmd.Context(), name)
 	if err != nil {
 		return err

@@ -28,11 +28,15 @@ func RunGateway(ctx context.Context, dir *datadir.Dir, logger *slog.Logger) erro
 	}
 	g := gateway.New(gateway.Deps{DialAgent: fdpass.Client{Path: dir.FDSocket()}.DialAgent, Logger: logger})
 	defer g.Close()
+	stop := context.AfterFunc(ctx, g.Close) // streams end with "service restart", so that clients come back
+	defer stop()
+	clients := httpapi.NewServer(g.DataHandler(), logger)
+	clients.BaseContext = func(net.Listener) context.Context { return context.WithoutCancel(ctx) }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return rpc.Serve(ctx, rpc.Restrict(control, dir.Installation.ControlUID), g.ControlHandler())
 	})
-	group.Go(func() error { return serveHTTP(ctx, data, httpapi.NewServer(g.DataHandler(), logger)) })
+	group.Go(func() error { return serveHTTP(ctx, data, clients) })
 	return group.Wait()
 }
 
