@@ -17,7 +17,7 @@ const (
 	firstBackoff = 200 * time.Millisecond
 	maxBackoff   = 10 * time.Second
 	// stableAfter is how long a part must have run for the next restart to be quick again.
-	stableAfter = 30 * time.Second
+	stableAfter = 5 * time.Second
 	// stopGrace is how long a part may take to stop after the lifeline has ended.
 	stopGrace = 10 * time.Second
 )
