@@ -41,6 +41,10 @@ type Namespaces struct {
 	// (null, zero, full, random, urandom) and copies of these paths, owned by UID and GID. Nil leaves /dev as it is;
 	// an empty list does not.
 	Devices []string
+	// Bare, with Mount and without User, covers every directory of / that has nothing the process needs with an empty
+	// one that cannot be written: it leaves those of the program, of Landlock and of Dir, /dev and /proc. Landlock does
+	// not keep a process from sockets of the host's services (D-Bus, a container engine); this does.
+	Bare bool
 	// User is a user namespace of its own; nil for none.
 	User *UserNamespace
 }
@@ -77,6 +81,8 @@ func (s *Spec) check() error {
 		return fmt.Errorf("confine: directory %q is not absolute", s.Dir)
 	case s.Namespaces.Devices != nil && (!s.Namespaces.Mount || s.Namespaces.User != nil):
 		return errors.New("confine: devices need a mount namespace and no user namespace")
+	case s.Namespaces.Bare && (!s.Namespaces.Mount || s.Namespaces.User != nil):
+		return errors.New("confine: a bare root needs a mount namespace and no user namespace")
 	}
 	return nil
 }

@@ -83,6 +83,11 @@ func startOnThread(spec *Spec, files []uintptr) (int, error) {
 		}
 		cgroupFD = fd
 	}
+	if spec.Namespaces.Bare { // behind the control groups, which lie in what is covered
+		if err := coverRoot(spec); err != nil {
+			return 0, err
+		}
+	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("confine: no_new_privs: %w", err)
 	}

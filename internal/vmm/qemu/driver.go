@@ -146,7 +146,7 @@ func (d *Driver) process(spec vmm.Spec, l *launch, kvm bool) confine.Spec {
 		Path: d.cfg.Path, Args: buildArgs(spec, l.fds, kvm, l.direct, d.tsc.kHz()), Dir: "/",
 		Files: l.files, Stdout: l.stderr, Stderr: l.stderr,
 		UID: spec.UID, GID: spec.GID, Group: spec.Group,
-		Namespaces: confine.Namespaces{Net: true, IPC: true, Mount: true, Devices: devices},
+		Namespaces: confine.Namespaces{Net: true, IPC: true, Mount: true, Devices: devices, Bare: true},
 		Landlock: &confine.Landlock{ReadOnly: []string{
 			d.cfg.Path, filepath.Join(prefix, "lib"), filepath.Join(prefix, "lib64"), filepath.Join(prefix, "share", "qemu"),
 			"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/qemu", "/usr/share/seabios", "/etc/ld.so.cache",
