@@ -33,7 +33,7 @@ type cli struct {
 
 func (c *cli) check() error {
 	if c.output != "text" && c.output != "json" {
-		return &usageError{fmt.Errorf("-o %s: only text and json are known", c.output)}
+		return &usageError{err: fmt.Errorf("-o %s: only text and json are known", c.output)}
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func pairs(flag string, args []string) (map[string]string, error) {
 	for _, arg := range args {
 		key, value, ok := strings.Cut(arg, "=")
 		if !ok || key == "" {
-			return nil, &usageError{fmt.Errorf("--%s %s: want KEY=VALUE", flag, arg)}
+			return nil, &usageError{err: fmt.Errorf("--%s %s: want KEY=VALUE", flag, arg)}
 		}
 		if m == nil {
 			m = map[string]string{}

@@ -21,11 +21,11 @@ import (
 )
 
 func newCpCmd(cli *cli) *cobra.Command {
-	var user string
+	var opts client.FileOptions
 	cmd := &cobra.Command{
 		Use:   "cp FROM TO",
 		Short: "Copy a file into a sandbox or out of it",
-		Long: `Copies one file. One side is SANDBOX:PATH, the other a path on this machine, or - for standard input or output. Relative
+		Long: `Copies one file; one that is executable stays so in the sandbox. One side is SANDBOX:PATH, the other a path on this machine, or - for standard input or output. Relative
 paths in a sandbox start in the user's home. A path that ends with / keeps the file's name. Write ./a:b for a file of
 this machine whose name has a colon.`,
 		Example: "  space cp app.py web:\n  space cp web:/etc/os-release .\n  space cp web:data.csv - | head",
@@ -33,17 +33,17 @@ this machine whose name has a colon.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, fromRemote := parseRemote(args[0])
 			to, toRemote := parseRemote(args[1])
-			opts := client.FileOptions{User: user}
 			switch {
 			case fromRemote && !toRemote:
 				return download(cmd.Context(), cli, from, args[1], opts)
 			case toRemote && !fromRemote:
 				return upload(cmd.Context(), cli, args[0], to, opts)
 			}
-			return &usageError{errors.New("one side of cp must be SANDBOX:PATH, the other a file of this machine")}
+			return &usageError{err: errors.New("one side of cp must be SANDBOX:PATH, the other a file of this machine")}
 		},
 	}
-	cmd.Flags().StringVarP(&user, "user", "u", "", "user in the guest (default: the template's)")
+	cmd.Flags().BoolVarP(&opts.CreateParents, "parents", "p", false, "make the directories in the sandbox that are missing")
+	cmd.Flags().StringVarP(&opts.User, "user", "u", "", "user in the guest (default: the template's)")
 	return cmd
 }
 
@@ -77,12 +77,15 @@ func upload(ctx context.Context, cli *cli, from string, to remote, opts client.F
 		}
 		if info.Mode().IsRegular() {
 			size = info.Size()
+			if perm := info.Mode().Perm(); perm&0o111 != 0 {
+				opts.Mode = perm
+			}
 		}
 		src = f
 	}
 	if to.path == "" || strings.HasSuffix(to.path, "/") {
 		if from == "-" {
-			return &usageError{errors.New("standard input has no name: say what the file is to be called")}
+			return &usageError{err: errors.New("standard input has no name: say what the file is to be called")}
 		}
 		to.path += filepath.Base(from)
 	}
@@ -105,7 +108,7 @@ func upload(ctx context.Context, cli *cli, from string, to remote, opts client.F
 
 func download(ctx context.Context, cli *cli, from remote, to string, opts client.FileOptions) error {
 	if from.path == "" {
-		return &usageError{errors.New("say which file of the sandbox: SANDBOX:PATH")}
+		return &usageError{err: errors.New("say which file of the sandbox: SANDBOX:PATH")}
 	}
 	f, err := cli.client().ReadFile(ctx, from.ref, from.path, opts)
 	if err != nil {

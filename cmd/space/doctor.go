@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/space-sandbox/space/internal/doctor"
+	"github.com/space-sandbox/space/internal/setup"
 )
 
 func newDoctorCmd(dataDir func() string) *cobra.Command {
@@ -18,7 +20,8 @@ func newDoctorCmd(dataDir func() string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), doctor.Deadline)
 			defer cancel()
-			results := doctor.Run(ctx, doctor.Config{DataDir: dataDir(), Ports: []string{listen, dataListen}, Logger: newLogger(cmd.ErrOrStderr(), "doctor")})
+			results := doctor.Run(ctx, doctor.Config{DataDir: dataDir(), Ports: []string{listen, dataListen},
+				CheckClaim: setup.NewHost(version, newLogger(io.Discard, "doctor")).CheckClaim, Logger: newLogger(cmd.ErrOrStderr(), "doctor")})
 			write := doctor.WriteText
 			if wantsJSON(cmd) {
 				write = doctor.WriteJSON

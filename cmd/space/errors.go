@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -24,7 +26,10 @@ const (
 )
 
 // usageError is a command line that makes no sense.
-type usageError struct{ err error }
+type usageError struct {
+	err     error
+	command string // whose help says more
+}
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
@@ -49,19 +54,28 @@ func report(w io.Writer, err error) int {
 		}
 		return code
 	}
-	if _, ok := errors.AsType[*usageError](err); ok {
-		fmt.Fprintf(w, "space: %s — see space --help\n", plain(err.Error()))
+	if usage, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintf(w, "space: %s — see %s --help\n", plain(err.Error()), cmp.Or(usage.command, "space"))
 		return exitUsage
 	}
 	fmt.Fprintf(w, "space: %s\n", describe(err))
 	return exitFailure
 }
 
+// asCommands writes a remedy that speaks of the API as the commands that do the same.
+func asCommands(remedy string) string {
+	remedy = waitRoute.ReplaceAllString(remedy, "space op wait $1")
+	return strings.NewReplacer("GET /v1/sandboxes/{id}", "space show", "GET /v1/sandboxes lists", "space ls lists",
+		"(create_parents=true)", "(--parents)").Replace(remedy)
+}
+
+var waitRoute = regexp.MustCompile(`GET /v1/operations/([a-z0-9_]+)\?wait=[0-9]+s`)
+
 // describe puts an error into one line: message (cause) — remedy.
 func describe(err error) string {
 	message, cause, remedy := err.Error(), "", ""
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		message, cause, remedy = e.Message, e.Cause, e.Remedy
+		message, cause, remedy = e.Message, e.Cause, asCommands(e.Remedy)
 		if e.Code == "unauthenticated" { // the server speaks of headers
 			remedy = "set SPACE_API_KEY, or run it as a user who may read admin.key in the data directory (--data-dir)"
 		}

@@ -62,7 +62,7 @@ breaks, the output goes on from where it was.`,
 // execDetached starts a command and prints its id.
 func execDetached(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand) error {
 	if in.Stdin {
-		return &usageError{errors.New("--detach and --stdin exclude each other")}
+		return &usageError{err: errors.New("--detach and --stdin exclude each other")}
 	}
 	in.Start = true
 	made, err := cli.client().CreateCommand(ctx, ref, in)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 
@@ -21,9 +22,12 @@ func run(ctx context.Context, args []string, io std) int {
 	running := false
 	root := newRoot(io, &running)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !running {
-		err = &usageError{err} // flags and arguments are checked before a command runs
+		err = &usageError{err: err} // flags and arguments are checked before a command runs
+	}
+	if usage, ok := errors.AsType[*usageError](err); ok {
+		usage.command = cmd.CommandPath()
 	}
 	return report(io.err, err)
 }

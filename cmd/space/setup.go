@@ -32,7 +32,10 @@ the first key. It may be run again at any time and goes on where it was stopped.
 			if poolKind == "auto" {
 				opts.PoolKind = ""
 			} else if _, err := pool.ParseKind(poolKind); err != nil {
-				return &usageError{err}
+				return &usageError{err: err}
+			}
+			if cmd.Flags().Changed("pool-size") && opts.PoolBytes < pool.MinImageBytes {
+				return &usageError{err: fmt.Errorf("--pool-size %d: the smallest pool has %d MiB", poolMiB, pool.MinImageBytes>>20)}
 			}
 			logger := newLogger(io.Discard, "setup")
 			res, err := setup.Run(ctx, opts, setup.NewHost(version, logger), newReporter(cmd), logger)

@@ -38,8 +38,10 @@ type Check struct {
 type Config struct {
 	DataDir string
 	// Ports are the addresses that space up would listen on.
-	Ports  []string
-	Logger *slog.Logger
+	Ports []string
+	// CheckClaim fails when the host does not know the installation at this place; nil: not looked at.
+	CheckClaim func(*datadir.Dir) error
+	Logger     *slog.Logger
 }
 
 // patient is what the checks share.

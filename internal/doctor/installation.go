@@ -106,6 +106,11 @@ func (p *patient) checkUIDRange(context.Context) Check {
 	if in.UIDBase == 0 || in.UIDCount == 0 || last > 1<<32-2 {
 		return Check{Status: Fail, Found: fmt.Sprintf("%d uids from %d", in.UIDCount, in.UIDBase), Cause: "machines need uids of their own", Fix: "run space setup again"}
 	}
+	if p.CheckClaim != nil {
+		if err := p.CheckClaim(p.dir); err != nil {
+			return fromError(err)
+		}
+	}
 	return ok("%d to %d", in.UIDBase, last)
 }
 

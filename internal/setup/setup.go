@@ -140,7 +140,7 @@ func (r *run) step(ctx context.Context, i int, s step) error {
 
 // stopped is what a canceled setup says.
 func stopped(err error) error {
-	return &sandbox.Error{Code: sandbox.CodeCanceled, Message: "setup was stopped", Cause: err.Error(),
+	return &sandbox.Error{Code: sandbox.CodeCanceled, Message: "setup was stopped", Cause: "it was asked to end",
 		Remedy: "run it again: it goes on where it was", Err: err}
 }
 
