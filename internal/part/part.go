@@ -44,13 +44,12 @@ const (
 // when the process was not started by space up.
 func Start(ctx context.Context, name string) (context.Context, error) {
 	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0); errno != 0 {
-		return nil, fmt.Errorf("no_new_privs: %w", errno)
+		return nil, noNewPrivsError(errno)
 	}
 	if err := os.WriteFile("/proc/self/comm", []byte("space-"+name), 0); err != nil {
 		return nil, fmt.Errorf("set process name: %w", err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(lifelineFD, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+	if !Started() {
 		return nil, fmt.Errorf("space %s is started by space up, not by hand", name)
 	}
 	unix.CloseOnExec(lifelineFD) // nothing that a part starts may hold it
@@ -60,9 +59,23 @@ func Start(ctx context.Context, name string) (context.Context, error) {
 		defer cancel()
 		defer life.Close()
 		var b [1]byte
-		life.Read(b[:]) // returns when up has closed its end, or is dead
+		_, _ = life.Read(b[:]) // returns when up has closed its end, or is dead
 	}()
 	return ctx, nil
+}
+
+func noNewPrivsError(errno syscall.Errno) error {
+	if errno == unix.ENOTSUP { // AllThreadsSyscall does not know the threads of C code
+		return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "this program cannot give up privileges in all its threads",
+			Cause: "it was built with cgo", Remedy: "build it with make build, which sets CGO_ENABLED=0"}
+	}
+	return fmt.Errorf("no_new_privs: %w", errno)
+}
+
+// Started reports whether space up started this process, by the lifeline that it passes.
+func Started() bool {
+	var st unix.Stat_t
+	return unix.Fstat(lifelineFD, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
 // listener takes the i-th passed socket.
