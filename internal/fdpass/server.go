@@ -67,7 +67,12 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
 			}
 			return fmt.Errorf("accept: %w", err)
 		}
-		slots <- struct{}{}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			c.Close()
+			return nil
+		}
 		wg.Go(func() {
 			defer func() { <-slots }()
 			defer c.Close()
@@ -101,7 +106,12 @@ func (s *Server) exchange(ctx context.Context, c *net.UnixConn) error {
 	if err := c.SetDeadline(time.Now().Add(exchangeTimeout)); err != nil {
 		return err
 	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }) // who asks nothing is not waited for
 	packet, file, err := receive(c)
+	stop()
+	if err != nil && ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("receive: %w", err)
 	}
