@@ -74,6 +74,11 @@ func TestConfinement(t *testing.T) {
 	if err != nil || len(devices) != 5 {
 		t.Errorf("devices: %v %v", devices, err)
 	}
+	for _, dir := range []string{"run", "tmp", "sys", "var"} {
+		if left, err := os.ReadDir(proc + "/root/" + dir); err != nil || len(left) != 0 {
+			t.Errorf("QEMU sees /%s: %v %v", dir, left, err)
+		}
+	}
 	checkDescriptors(t, proc, parts.Spec)
 	groups, err := os.ReadFile(proc + "/cgroup")
 	if err != nil || strings.Count(string(groups), parts.Spec.Group.Path()) < 4 {

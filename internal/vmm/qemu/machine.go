@@ -26,7 +26,8 @@ type Machine struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
-	events chan qmp.Event
+	events     chan qmp.Event
+	eventLines int // logged of them; the monitor's alone
 
 	mu     sync.Mutex
 	conn   *qmp.Conn // nil while there is none

@@ -180,7 +180,7 @@ func (m *Machine) serve(conn *qmp.Conn) {
 		if guestEnded(status) {
 			m.guestEnded(conn, "the guest ended itself: "+status)
 		}
-		if status == statusIOError {
+		if status == statusIOError && m.mayLog() {
 			m.log.Error("the guest is stopped because its disk cannot be written or read")
 		}
 	}
@@ -207,10 +207,26 @@ func (m *Machine) handle(conn *qmp.Conn, e qmp.Event) {
 	case "GUEST_PANICKED":
 		m.guestEnded(conn, "the guest's kernel panicked")
 	case "BLOCK_IO_ERROR":
-		m.log.Error("the host failed to write or read the machine's disk", "event", fmt.Sprintf("%.512s", vmm.ConsoleText(e.Data)))
+		if m.mayLog() {
+			m.log.Error("the host failed to write or read the machine's disk", "event", fmt.Sprintf("%.512s", vmm.ConsoleText(e.Data)))
+		}
 	case "STOP":
-		m.log.Warn("the guest has been stopped")
+		if m.mayLog() {
+			m.log.Warn("the guest has been stopped")
+		}
 	}
+}
+
+// maxEventLines bounds what the events of one machine write into the log: a VMM that was taken over can make up any
+// number of them.
+const maxEventLines = 64
+
+// mayLog counts a line about an event. Only the monitor calls it.
+func (m *Machine) mayLog() bool {
+	if m.eventLines++; m.eventLines == maxEventLines {
+		m.log.Warn("further events of this machine are not logged")
+	}
+	return m.eventLines < maxEventLines
 }
 
 // guestEnded keeps the end of the console and ends QEMU, which has nothing left to run.
