@@ -30,6 +30,9 @@ type ControlConfig struct {
 	Logger  *slog.Logger
 }
 
+// maxAnswerBytes bounds one message of node or the gateway; the largest lists every machine with its last words.
+const maxAnswerBytes = 64 << 20
+
 // RunControl serves API v1 until ctx is done. Inherited socket: the API's.
 func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	api, err := listener(0)
@@ -54,7 +57,7 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(dir.GatewaySocket()))
 	defer nodeHTTP.CloseIdleConnections()
 	defer gatewayHTTP.CloseIdleConnections()
-	mapped := connect.WithInterceptors(rpc.Errors())
+	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxAnswerBytes))
 	c, err := control.New(ctx, control.Deps{
 		Store: store, Signer: signer, Logger: cfg.Logger, DataPlaneURL: cfg.DataURL, AdminHashFile: dir.AdminHashFile(),
 		Node:        nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),
