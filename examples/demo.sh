@@ -1,14 +1,12 @@
 #!/usr/bin/env bash
 # What `make demo` shows: a Python project whose tests fail is fixed inside a microVM, and a picture comes out.
-# Uses a data directory and ports of its own, so a real installation on this host is left alone. When it ends, however it
+# Uses a data directory of its own and free ports, so a real installation on this host is left alone. When it ends, however it
 # ends, only the data directory is left.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 space=bin/space
 data=$(realpath -m "${SPACE_DEMO_DIR:-/var/lib/space-demo}")
-listen=${SPACE_DEMO_LISTEN:-127.0.0.1:17070}
-data_listen=${SPACE_DEMO_DATA_LISTEN:-127.0.0.1:17071}
 out=${SPACE_DEMO_OUT:-demo-out}
 log=$out/up.log
 began=$(date +%s.%N)
@@ -16,7 +14,7 @@ up='' last=0
 bold='' dim='' plain=''
 if [ -t 1 ]; then bold=$'\033[1m' dim=$'\033[2m' plain=$'\033[0m'; fi
 unset SPACE_API_KEY
-export SPACE_DATA_DIR=$data SPACE_URL=http://$listen
+export SPACE_DATA_DIR=$data
 
 say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 fail() { echo "demo: $*" >&2; exit 1; }
@@ -69,7 +67,7 @@ finish() {
 mkdir -p "$data" "$out"
 # One demo for each data directory; and what others run from it is not ours to take down.
 exec 9<"$data"
-flock -n 9 || fail "another demo is running on $data — wait until it has ended, or set SPACE_DEMO_DIR, SPACE_DEMO_LISTEN and SPACE_DEMO_DATA_LISTEN"
+flock -n 9 || fail "another demo is running on $data — wait until it has ended, or give this one a directory of its own: SPACE_DEMO_DIR"
 if [ -e "$data/up.lock" ] && ! flock -n "$data/up.lock" true; then
   fail "a space up is running on $data — stop it with: $space down --all --data-dir $data"
 fi
@@ -83,12 +81,14 @@ say "1. Set up: packages, pool, guest kernel, templates mini and base (the first
 
 say "2. Start SPACE"
 # A session of its own: Ctrl-C ends the demo, which then deletes the sandbox through the API.
-setsid "$space" up --listen "$listen" --data-listen "$data_listen" >"$log" 2>&1 9>&- &
+setsid "$space" up --listen 127.0.0.1:0 --data-listen 127.0.0.1:0 >"$log" 2>&1 9>&- &
 up=$!
 until grep -q 'msg=ready' "$log"; do
   kill -0 "$up" 2>/dev/null || fail "space up has ended"
   sleep 0.1
 done
+SPACE_URL=http://$(sed -n 's/.*msg=ready .* listen=\([^ ]*\).*/\1/p' "$log")
+export SPACE_URL
 "$space" node info | grep -E '^(kernel|pool|driver)'
 
 say "3. A sandbox: a microVM with its own kernel, made from the template base"
