@@ -59,15 +59,6 @@ func ParseKeyHash(s string) (KeyHash, error) {
 	return h, nil
 }
 
-// ParseRole accepts the known roles.
-func ParseRole(s string) (Role, error) {
-	switch r := Role(s); r {
-	case RoleAdmin, RoleDeveloper:
-		return r, nil
-	}
-	return "", sandbox.Errorf(sandbox.CodeInvalidArgument, "%q is not a role", s)
-}
-
 func unauthenticated(cause string) *sandbox.Error {
 	return &sandbox.Error{Code: sandbox.CodeUnauthenticated, Message: "not authenticated", Cause: cause,
 		Remedy: "send a valid key as Authorization: Bearer <key>"}

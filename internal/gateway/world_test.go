@@ -90,7 +90,7 @@ func (w *world) start() {
 	w.t.Helper()
 	w.g = New(Deps{DialAgent: w.dial, Logger: slog.New(slog.DiscardHandler), Limits: ingress.Limits{GuestPatience: 2 * time.Second}})
 	path := filepath.Join(w.dir, "g")
-	l, err := rpc.Listen(path, 0o600, -1)
+	l, err := rpc.Listen("unix", path, -1)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (f failing) WatchMachines(_ context.Context, _ *connect.Request[nodev1.Watc
 func serve(t *testing.T, err error) nodev1connect.NodeServiceClient {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
-	l, lerr := rpc.Listen(path, 0o600, -1)
+	l, lerr := rpc.Listen("unix", path, -1)
 	if lerr != nil {
 		t.Fatal(lerr)
 	}
@@ -111,8 +111,8 @@ func TestAbsentServerIsUnavailable(t *testing.T) {
 	}
 }
 
-// TestListenRefusesOtherUIDs connects from a thread of another uid: the listener drops it and serves the next peer.
-func TestListenRefusesOtherUIDs(t *testing.T) {
+// TestRestrictRefusesOtherUIDs connects from a thread of another uid: the listener drops it and serves the next peer.
+func TestRestrictRefusesOtherUIDs(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Fatal("this test changes its uid and needs root")
@@ -126,11 +126,15 @@ func TestListenRefusesOtherUIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "s")
-	l, err := rpc.Listen(path, 0o666, -1, 65533)
+	made, err := rpc.Listen("unix", path, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
+	l := rpc.Restrict(made, 65533)
 	defer l.Close()
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
 	accepted := make(chan uint32, 1)
 	go func() {
 		c, err := l.Accept()

@@ -12,38 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen makes a unix stream socket at path that accepts only peers of the given uids (root is always allowed). A
-// socket left by a dead process is replaced. mode and owner decide who can connect at all; the uid is checked too.
-func Listen(path string, mode os.FileMode, gid int, allow ...uint32) (net.Listener, error) {
+// Listen makes a socket at path for the caller and one group (-1: that of the process); one that a dead process left is
+// replaced. network is "unix" or "unixpacket".
+func Listen(network, path string, gid int) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("replace socket %s: %w", path, err)
+		return nil, fmt.Errorf("replace socket: %w", err)
 	}
-	addr := &net.UnixAddr{Name: path, Net: "unix"}
-	l, err := net.ListenUnix("unix", addr)
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	if err := restrict(path, mode, gid); err != nil {
-		return nil, errors.Join(err, l.Close())
+	//nolint:gosec // for the group; Restrict looks at the uid too
+	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
+		return nil, errors.Join(fmt.Errorf("restrict socket: %w", err), l.Close())
 	}
-	return Restrict(l, allow...), nil
+	return l, nil
 }
 
 // Restrict makes l accept only peers of the given uids and root; others are dropped.
 func Restrict(l *net.UnixListener, allow ...uint32) net.Listener {
 	return &credListener{UnixListener: l, allow: append(slices.Clone(allow), 0)}
-}
-
-func restrict(path string, mode os.FileMode, gid int) error {
-	if err := os.Chmod(path, mode); err != nil {
-		return fmt.Errorf("restrict socket: %w", err)
-	}
-	if gid >= 0 {
-		if err := os.Chown(path, -1, gid); err != nil {
-			return fmt.Errorf("restrict socket: %w", err)
-		}
-	}
-	return nil
 }
 
 // credListener drops connections of peers that are not allowed.

@@ -17,7 +17,7 @@ import (
 func unread(t *testing.T) *http.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := rpc.Listen(path, 0o600, -1)
+	l, err := rpc.Listen("unix", path, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,13 +135,13 @@ func (i *Installation) StartNode() {
 	n, err := node.New(i.t.Context(), node.Deps{Dir: i.dir, Pool: p, Backends: []node.Backend{{Driver: driver, Network: network}},
 		DefaultDriver: driver.Name(), Probes: map[string]vmm.Probe{driver.Name(): driver.Probe(i.t.Context())}, Logger: i.logger, BootID: "test"})
 	must(i.t, err)
-	rpcs, err := rpc.Listen(i.dir.NodeSocket(), 0o600, -1, uint32(os.Getuid()))
+	rpcs, err := rpc.Listen("unix", i.dir.NodeSocket(), -1)
 	must(i.t, err)
-	fds, err := fdpass.Listen(i.dir.FDSocket(), 0o600, -1)
+	fds, err := rpc.Listen("unixpacket", i.dir.FDSocket(), -1)
 	must(i.t, err)
 	passer := &fdpass.Server{Open: n.AgentSocket, AllowUID: uint32(os.Getuid()), Logger: i.logger}
 	i.run("node", []func(context.Context) error{
-		func(ctx context.Context) error { return rpc.Serve(ctx, rpcs, n.Handler()) },
+		func(ctx context.Context) error { return rpc.Serve(ctx, rpc.Restrict(rpcs, uint32(os.Getuid())), n.Handler()) },
 		func(ctx context.Context) error { return passer.Serve(ctx, fds) },
 	}, n.Close, network.Close, p.Close)
 }
@@ -150,11 +150,11 @@ func (i *Installation) StartNode() {
 func (i *Installation) StartGateway() {
 	i.t.Helper()
 	g := gateway.New(gateway.Deps{DialAgent: fdpass.Client{Path: i.dir.FDSocket()}.DialAgent, Logger: i.logger})
-	l, err := rpc.Listen(i.dir.GatewaySocket(), 0o600, -1, uint32(os.Getuid()))
+	l, err := rpc.Listen("unix", i.dir.GatewaySocket(), -1)
 	must(i.t, err)
 	i.data.handler.set(g.DataHandler())
 	i.run("gateway", []func(context.Context) error{
-		func(ctx context.Context) error { return rpc.Serve(ctx, l, g.ControlHandler()) },
+		func(ctx context.Context) error { return rpc.Serve(ctx, rpc.Restrict(l, uint32(os.Getuid())), g.ControlHandler()) },
 	}, func() error {
 		i.data.handler.set(nil)
 		g.Close()

@@ -19,6 +19,7 @@ import (
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/part"
 	"github.com/space-sandbox/space/internal/pool"
+	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -166,13 +167,13 @@ func openSockets(cfg Config) (_ *sockets, err error) {
 	if s.dataTCP, err = listenTCP("data-listen", cfg.DataListen); err != nil {
 		return nil, err
 	}
-	if s.node, err = listenUnix("unix", d.NodeSocket(), int(inst.ControlGID)); err != nil {
+	if s.node, err = listenUnix("unix", d.NodeSocket(), inst.ControlGID); err != nil {
 		return nil, err
 	}
-	if s.fd, err = listenUnix("unixpacket", d.FDSocket(), int(inst.GatewayGID)); err != nil {
+	if s.fd, err = listenUnix("unixpacket", d.FDSocket(), inst.GatewayGID); err != nil {
 		return nil, err
 	}
-	if s.gateway, err = listenUnix("unix", d.GatewaySocket(), int(inst.ControlGID)); err != nil {
+	if s.gateway, err = listenUnix("unix", d.GatewaySocket(), inst.ControlGID); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -209,21 +210,14 @@ func listenTCP(flag, addr string) (socket, error) {
 	return socket{file: f, addr: l.Addr().String()}, nil
 }
 
-// listenUnix makes a socket for root and one group, replacing what an earlier run left. The lock is held, so nobody
-// serves the old one.
-func listenUnix(network, path string, gid int) (socket, error) {
-	if err := os.RemoveAll(path); err != nil {
-		return socket{}, fmt.Errorf("replace socket: %w", err)
-	}
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+// listenUnix makes a socket for root and one group. The lock is held, so nobody serves the one that is replaced.
+func listenUnix(network, path string, gid uint32) (socket, error) {
+	l, err := rpc.Listen(network, path, int(gid))
 	if err != nil {
-		return socket{}, fmt.Errorf("listen: %w", err)
+		return socket{}, err
 	}
 	l.SetUnlinkOnClose(false)
 	defer l.Close()
-	if err := errors.Join(os.Chown(path, 0, gid), os.Chmod(path, 0o660)); err != nil { //nolint:gosec // the one group
-		return socket{}, fmt.Errorf("restrict socket: %w", err)
-	}
 	f, err := l.File()
 	if err != nil {
 		return socket{}, fmt.Errorf("listener %s: %w", path, err)
