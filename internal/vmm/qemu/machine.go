@@ -27,7 +27,8 @@ type Machine struct {
 	work   sync.WaitGroup
 
 	events     chan qmp.Event
-	eventLines int // logged of them; the monitor's alone
+	eventLines int  // logged of them; the monitor's alone
+	stalled    bool // the guest stands still because of its disk; the monitor's alone
 
 	mu     sync.Mutex
 	conn   *qmp.Conn // nil while there is none

@@ -180,14 +180,18 @@ func (m *Machine) serve(conn *qmp.Conn) {
 		if guestEnded(status) {
 			m.guestEnded(conn, "the guest ended itself: "+status)
 		}
-		if status == statusIOError && m.mayLog() {
+		if m.stalled = status == statusIOError; m.stalled && m.mayLog() {
 			m.log.Error("the guest is stopped because its disk cannot be written or read")
 		}
 	}
+	retry := time.NewTicker(retryPause)
+	defer retry.Stop()
 	for {
 		select {
 		case e := <-m.events:
 			m.handle(conn, e)
+		case <-retry.C:
+			m.retryDisk(conn)
 		case <-conn.Done():
 			return
 		case <-m.proc.Done():
@@ -207,6 +211,7 @@ func (m *Machine) handle(conn *qmp.Conn, e qmp.Event) {
 	case "GUEST_PANICKED":
 		m.guestEnded(conn, "the guest's kernel panicked")
 	case "BLOCK_IO_ERROR":
+		m.stalled = true
 		if m.mayLog() {
 			m.log.Error("the host failed to write or read the machine's disk", "event", fmt.Sprintf("%.512s", vmm.ConsoleText(e.Data)))
 		}
@@ -215,6 +220,26 @@ func (m *Machine) handle(conn *qmp.Conn, e qmp.Event) {
 			m.log.Warn("the guest has been stopped")
 		}
 	}
+}
+
+// retryPause is how long a guest whose disk has failed stays stopped before it is tried again.
+const retryPause = 5 * time.Second
+
+// retryDisk lets a guest that stands still because of its disk go on: what failed is done again, and fails again if
+// there still is no space. Otherwise the guest that fills the pool would end all others for good.
+func (m *Machine) retryDisk(conn *qmp.Conn) {
+	if !m.stalled {
+		return
+	}
+	status, err := queryStatus(m.ctx, conn)
+	if err == nil && status == statusIOError {
+		err = conn.Execute(m.ctx, "cont", nil, nil)
+	}
+	if err != nil {
+		m.log.Debug("the stopped guest cannot be tried", "error", err)
+		return
+	}
+	m.stalled = false // an event tells if it failed again
 }
 
 // maxEventLines bounds what the events of one machine write into the log: a VMM that was taken over can make up any
