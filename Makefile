@@ -50,7 +50,7 @@ generate: check-go
 	GOBIN=$(CURDIR)/bin $(GO) install $(PROTOC_GEN_GO) $(PROTOC_GEN_CONNECT)
 	PATH=$(CURDIR)/bin:$$PATH protoc --go_out=. --go_opt=module=github.com/space-sandbox/space \
 	  --connect-go_out=. --connect-go_opt=module=github.com/space-sandbox/space api/proto/*/v1/*.proto
-	$(GO) test ./internal/httpapi -run 'TestOpenAPIFile|TestErrorsDoc' -update
+	$(GO) test ./internal/httpapi -run Generated -update
 
 bench-boot: build
 	@test/bench.sh boot

@@ -174,7 +174,7 @@ func (s operationStore) SaveOperation(ctx context.Context, op operation.Operatio
 	return err
 }
 
-// Ages after which records are purged (api.md).
+// Ages after which records are purged.
 const (
 	idempotencyAge = 24 * time.Hour
 	recordAge      = 7 * 24 * time.Hour

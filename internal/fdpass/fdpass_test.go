@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/sandboxnet"
 )
@@ -21,7 +22,7 @@ import (
 func start(t *testing.T, open func(context.Context, sandbox.ID) (sandboxnet.AgentSocket, error)) Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "fd.sock")
-	l, err := Listen(path, 0o600, -1)
+	l, err := rpc.Listen("unixpacket", path, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -27,25 +25,6 @@ type Server struct {
 	// AllowUID is the gateway's uid; root is allowed too.
 	AllowUID uint32
 	Logger   *slog.Logger
-}
-
-// Listen makes the socket at path, replacing one that a dead process left.
-func Listen(path string, mode os.FileMode, gid int) (*net.UnixListener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("replace socket %s: %w", path, err)
-	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	err = os.Chmod(path, mode)
-	if err == nil && gid >= 0 {
-		err = os.Chown(path, -1, gid)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("restrict socket: %w", err), l.Close())
-	}
-	return l, nil
 }
 
 // Serve answers requests until ctx is done; it closes l and waits for exchanges under way.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/sandboxnet"
 )
@@ -17,7 +18,7 @@ import (
 func TestEndsBesideIdleClients(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fd.sock")
-	l, err := Listen(path, 0o600, -1)
+	l, err := rpc.Listen("unixpacket", path, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

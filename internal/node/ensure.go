@@ -20,13 +20,6 @@ import (
 // cleanupTimeout bounds the removal of a half-made machine, which goes on when the request that wanted it is gone.
 const cleanupTimeout = 60 * time.Second
 
-// Overheads of a machine's control group over what the guest is given.
-const (
-	memoryOverheadMiB = 768 // the VMM itself; with emulation mostly QEMU's cache of translated code
-	cpuOverhead       = 1   // the VMM's own threads beside the vCPUs
-	pidLimit          = 256 // QEMU's I/O pool alone may have 64 threads
-)
-
 // machineSpec is a checked request.
 type machineSpec struct {
 	id             sandbox.ID
@@ -166,9 +159,7 @@ func (n *Node) makeRest(ctx context.Context, p *parts, rec *record, spec machine
 		return fmt.Errorf("run directory: %w", err)
 	}
 	if n.deps.Groups != nil {
-		limits := confine.Limits{MemoryBytes: int64(rec.MemoryMiB+memoryOverheadMiB) << 20,
-			CPUQuota: float64(rec.VCPUs + cpuOverhead), PIDs: pidLimit}
-		if p.group, err = n.deps.Groups.Create(groupName(rec.ID), limits); err != nil {
+		if p.group, err = n.deps.Groups.Create(groupName(rec.ID), vmm.Limits(rec.VCPUs, rec.MemoryMiB)); err != nil {
 			return fmt.Errorf("control group: %w", err)
 		}
 	}

@@ -1,13 +1,10 @@
-// Package problem is the JSON form in which every error leaves SPACE over HTTP (application/problem+json, api.md
-// "Authentication and errors"), and the way back from it to a *sandbox.Error.
+// Package problem is the JSON form in which every error leaves SPACE over HTTP (application/problem+json).
 package problem
 
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
-	"mime"
 	"net/http"
 	"strconv"
 	"time"
@@ -18,9 +15,6 @@ import (
 
 // ContentType is the media type of every error body.
 const ContentType = "application/problem+json"
-
-// maxBody bounds what Read takes from a response: an error form is small.
-const maxBody = 64 << 10
 
 // Problem is one error as clients see it: the wire form of apiv1 and how long to wait before trying again. It satisfies
 // huma's StatusError and ContentTypeFilter.
@@ -90,31 +84,3 @@ func (p *Problem) GetStatus() int { return p.Status }
 
 // ContentType replaces a framework's choice of media type.
 func (p *Problem) ContentType(string) string { return ContentType }
-
-// SandboxError turns the form back into the error of the house. A code that this build does not know keeps its text
-// and counts as internal.
-func (p *Problem) SandboxError() *sandbox.Error {
-	e := &sandbox.Error{Code: sandbox.Code(p.Code).Info().Code, Message: p.Message, Cause: p.Cause, Remedy: p.Remedy}
-	for _, f := range p.Fields {
-		e.Fields = append(e.Fields, sandbox.FieldError(f))
-	}
-	return e
-}
-
-// Read turns a response that is not 2xx into an error, taking at most 64 KiB of its body. ok is false when the body is
-// not in the form; then the caller knows better what the answer of that peer means. The body is not closed.
-func Read(resp *http.Response) (e *sandbox.Error, ok bool) {
-	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err != nil || media != ContentType {
-		return nil, false
-	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
-	if err != nil || len(body) > maxBody {
-		return nil, false
-	}
-	var p Problem
-	if err := json.Unmarshal(body, &p); err != nil || p.Code == "" {
-		return nil, false
-	}
-	return p.SandboxError(), true
-}

@@ -35,6 +35,18 @@ const (
 	IsolationNone     = "none"
 )
 
+// What a machine's control group may use over what the guest is given.
+const (
+	memoryOverheadMiB = 768 // the VMM itself; with emulation mostly QEMU's cache of translated code
+	cpuOverhead       = 1   // the VMM's own threads beside the vCPUs
+	pidLimit          = 256 // QEMU's I/O pool alone may have 64 threads
+)
+
+// Limits are those of the control group of a machine.
+func Limits(vcpus, memoryMiB int) confine.Limits {
+	return confine.Limits{MemoryBytes: int64(memoryMiB+memoryOverheadMiB) << 20, CPUQuota: float64(vcpus + cpuOverhead), PIDs: pidLimit}
+}
+
 // Driver runs machines of one kind. Safe for concurrent use.
 type Driver interface {
 	// Name is what a request and a record say: "qemu", "firecracker", "fake".
@@ -77,7 +89,8 @@ type Spec struct {
 	RunDir string
 	// UID and GID are the machine's own; no other process has them.
 	UID, GID uint32
-	// Group is the control group the VMM starts in; nil when limits are not wanted (tests of the fake).
+	// Group is the control group the VMM starts in; nil when limits are not wanted (tests of the fake). Its
+	// limits are Limits.
 	Group *confine.Group
 }
 

@@ -141,8 +141,7 @@ func newGroup(t *testing.T, installation string, spec vmm.Spec) *confine.Group {
 			t.Error(err)
 		}
 	})
-	group, err := groups.Create("vm-"+string(spec.ID),
-		confine.Limits{MemoryBytes: int64(spec.MemoryMiB)<<20 + qemu.Overhead(), PIDs: 64})
+	group, err := groups.Create("vm-"+string(spec.ID), vmm.Limits(spec.VCPUs, spec.MemoryMiB))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ const DefaultPath = "/usr/bin/qemu-system-x86_64"
 const driverName = "qemu"
 
 // translationMiB bounds the cache of translated code of an emulated machine: a boot needs less than 32, compilers and
-// interpreters more. It is memory that counts against the machine's group (see Overhead), as far as it is used.
+// interpreters more. It is memory that counts against the machine's group (see vmm.Limits), as far as it is used.
 const translationMiB = 128
 
 // killTime bounds the end of a process that did not become a machine.
@@ -66,9 +66,6 @@ func New(cfg Config) *Driver {
 
 // Name is "qemu".
 func (d *Driver) Name() string { return driverName }
-
-// Overhead is what a machine's process may need beside the guest's memory, in bytes: for the limit of its group.
-func Overhead() int64 { return (translationMiB + 192) << 20 }
 
 // private is the driver's part of a State.
 type private struct {

@@ -138,7 +138,7 @@ func (l *lab) machine(t *testing.T) vmmtest.Machine {
 		t.Fatal(err)
 	}
 	spec.Disk = l.disk(t, filepath.Join(dir, "disk"))
-	group, err := l.groups.Create("vm-"+string(spec.ID), confine.Limits{MemoryBytes: int64(spec.MemoryMiB)<<20 + qemu.Overhead(), PIDs: 64})
+	group, err := l.groups.Create("vm-"+string(spec.ID), vmm.Limits(spec.VCPUs, spec.MemoryMiB))
 	if err != nil {
 		t.Fatal(err)
 	}
