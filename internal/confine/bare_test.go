@@ -1,6 +1,7 @@
 package confine_test
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -63,5 +64,20 @@ func TestBareRoot(t *testing.T) {
 	}
 	if left, err := os.ReadDir("/run"); err != nil || len(left) == 0 {
 		t.Errorf("our own /run: %v %v", left, err)
+	}
+}
+
+func TestOOMScore(t *testing.T) {
+	t.Parallel()
+	spec := sleeper()
+	spec.OOMScore = 321
+	p := start(t, spec)
+	if score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID())); err != nil || string(score) != "321\n" {
+		t.Errorf("%q %v", score, err)
+	}
+	spec.OOMScore = -1
+	if p, err := confine.Start(spec); err == nil {
+		p.Close()
+		t.Error("a score that protects was accepted")
 	}
 }

@@ -28,6 +28,8 @@ type Spec struct {
 	Group      *Group    // control group it starts in; nil: the caller's
 	Landlock   *Landlock // which files it may open; nil: no such restriction
 	Rlimits    []Rlimit
+	// OOMScore, 0 to 1000, says how much sooner than others the process is ended when the host has no memory left.
+	OOMScore int
 }
 
 // Namespaces are the kernel namespaces made new, and empty, for the process.
@@ -77,6 +79,8 @@ func (s *Spec) check() error {
 	switch {
 	case !filepath.IsAbs(s.Path):
 		return fmt.Errorf("confine: path %q is not absolute", s.Path)
+	case s.OOMScore < 0 || s.OOMScore > 1000:
+		return fmt.Errorf("confine: OOM score %d", s.OOMScore)
 	case s.Dir != "" && !filepath.IsAbs(s.Dir):
 		return fmt.Errorf("confine: directory %q is not absolute", s.Dir)
 	case s.Namespaces.Devices != nil && (!s.Namespaces.Mount || s.Namespaces.User != nil):

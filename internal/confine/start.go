@@ -31,7 +31,7 @@ func Start(spec Spec) (*Process, error) {
 		return nil, err
 	}
 	// It is our child and not reaped, so its pid cannot be another's yet.
-	p, err := watchChild(pid, boot, spec.Group)
+	p, err := watchChild(pid, boot, spec)
 	if err != nil {
 		_ = unix.Kill(pid, unix.SIGKILL)
 		var status unix.WaitStatus
@@ -41,7 +41,14 @@ func Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-func watchChild(pid int, boot string, group *Group) (*Process, error) {
+func watchChild(pid int, boot string, spec Spec) (*Process, error) {
+	if spec.OOMScore != 0 {
+		score := strconv.Itoa(spec.OOMScore)
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(score), 0); err != nil {
+			return nil, fmt.Errorf("confine: oom score: %w", err)
+		}
+	}
+	group := spec.Group
 	start, _, err := startTime(pid)
 	if err != nil {
 		return nil, err

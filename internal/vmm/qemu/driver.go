@@ -28,6 +28,9 @@ const driverName = "qemu"
 // interpreters more. It is memory that counts against the machine's group (see vmm.Limits), as far as it is used.
 const translationMiB = 128
 
+// oomScore makes the host's kernel, when it has no memory left, end machines before it ends node or anything else.
+const oomScore = 500
+
 // killTime bounds the end of a process that did not become a machine.
 const killTime = 10 * time.Second
 
@@ -148,6 +151,7 @@ func (d *Driver) process(spec vmm.Spec, l *launch, kvm bool) confine.Spec {
 			d.cfg.Path, filepath.Join(prefix, "lib"), filepath.Join(prefix, "lib64"), filepath.Join(prefix, "share", "qemu"),
 			"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/qemu", "/usr/share/seabios", "/etc/ld.so.cache",
 		}},
+		OOMScore: oomScore,
 		Rlimits: []confine.Rlimit{
 			{Resource: unix.RLIMIT_CORE, Value: 0}, // it would hold the guest's memory
 			{Resource: unix.RLIMIT_NOFILE, Value: 1024},

@@ -79,6 +79,9 @@ func TestConfinement(t *testing.T) {
 			t.Errorf("QEMU sees /%s: %v %v", dir, left, err)
 		}
 	}
+	if score, err := os.ReadFile(proc + "/oom_score_adj"); err != nil || strings.TrimSpace(string(score)) != "500" {
+		t.Errorf("oom score %q %v", score, err)
+	}
 	checkDescriptors(t, proc, parts.Spec)
 	groups, err := os.ReadFile(proc + "/cgroup")
 	if err != nil || strings.Count(string(groups), parts.Spec.Group.Path()) < 4 {
