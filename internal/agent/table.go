@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -121,7 +120,7 @@ func (t *table) ack(p *process) {
 	p.setAcked()
 }
 
-var errGivenUp = errors.New("it was given up before its start")
+var errGivenUp = startErrorf(string(sandbox.CodeCanceled), "it was given up before its start")
 
 // giveUp is what start does to a process that is not to be started any more.
 func (t *table) giveUp(p *process, why error) {

@@ -233,7 +233,7 @@ func TestAckGivesUpWhatNeverStarted(t *testing.T) {
 	if _, err := f.agent.AckProcesses(t.Context(), connect.NewRequest(&agentv1.AckProcessesRequest{ProcessIds: []string{id}})); err != nil {
 		t.Fatal(err)
 	}
-	if r := f.attach(id); r.exit.GetState() != stateFailed || r.exit.ErrorCode != startFailed {
+	if r := f.attach(id); r.exit.GetState() != stateFailed || r.exit.ErrorCode != string(sandbox.CodeCanceled) {
 		t.Errorf("%v", r.exit)
 	}
 	if _, err := os.Stat(mark); err == nil {
