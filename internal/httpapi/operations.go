@@ -26,7 +26,7 @@ func (s *server) addOperations() {
 	huma.Register(s.api, huma.Operation{
 		OperationID: "cancel-operation", Method: http.MethodPost, Path: "/v1/operations/{id}/cancel", Tags: []string{tagOperations},
 		Summary: "Cancel an operation", Responses: errorResponses(),
-		Description: "One that has ended stays as it is.",
+		Description: "Only a create that is still queued can be canceled; one that runs is ended by deleting its sandbox. A canceled one stays as it is.",
 	}, s.cancelOperation)
 }
 

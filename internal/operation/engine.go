@@ -176,14 +176,17 @@ func (e *Engine) Wait(ctx context.Context, id sandbox.OperationID, limit time.Du
 	return e.Get(ctx, id)
 }
 
-// Cancel interrupts an operation that is still queued and returns it once it has ended (or when ctx ends). One that
-// runs or has ended is an invalid_state error.
+// Cancel interrupts an operation that is still queued and returns it once it has ended (or when ctx ends). One that is
+// canceled already is returned as it is; one that runs or has ended otherwise is an invalid_state error.
 func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID) (Operation, error) {
 	en := e.find(id)
 	if en == nil {
 		op, err := e.cfg.Store.Operation(ctx, id)
 		if err != nil {
 			return Operation{}, err
+		}
+		if op.State == Canceled {
+			return op, nil // asked for again
 		}
 		return op, notCancelable(op)
 	}
