@@ -21,7 +21,7 @@ import (
 
 // The raw routes carry bodies that control passes on unread:
 //
-//	GET  /raw/sandboxes/{id}/files?path=&user=                              the content of a file
+//	GET  /raw/sandboxes/{id}/files?path=&user=                              the content of a file (HEAD: its size)
 //	PUT  /raw/sandboxes/{id}/files?path=&user=&mode=&create_parents=        answers path, size_bytes, sha256
 //	POST /raw/sandboxes/{id}/processes/{process}/stdin?offset=&eof=         answers stdin_bytes
 //
@@ -67,7 +67,7 @@ func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 	defer context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })()
 	t := &transfer{ctx: ctx, rt: rt, cancel: cancel}
 	switch {
-	case files && r.Method == http.MethodGet:
+	case files && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		err = t.get(w, r)
 	case files && r.Method == http.MethodPut:
 		err = t.put(w, r)
@@ -120,6 +120,9 @@ func (t *transfer) get(w http.ResponseWriter, r *http.Request) error {
 		head.Set("Content-Length", strconv.FormatInt(file.Size, 10))
 	}
 	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodHead {
+		return nil
+	}
 	// The reader is hidden from CopyBuffer's shortcuts, so that each piece counts as movement.
 	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, &movingReader{file.Body, moved}, make([]byte, copyBuffer)); err != nil {
 		panic(http.ErrAbortHandler) // the one way to end a body visibly too early

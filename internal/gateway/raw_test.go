@@ -53,6 +53,10 @@ func TestFilesThere(t *testing.T) {
 	if status != 200 || !bytes.Equal(body, content) || res.ContentLength != int64(len(content)) {
 		t.Errorf("get: %d, %d bytes of %d", status, len(body), res.ContentLength)
 	}
+	status, body, res = w.raw("HEAD", filesPath(b, "path", target), nil)
+	if status != 200 || len(body) != 0 || res.ContentLength != int64(len(content)) {
+		t.Errorf("head: %d, %d bytes, length %d", status, len(body), res.ContentLength)
+	}
 }
 
 // TestRawErrors: what the agent refuses, and what the gateway does, comes out in the problem form with its status.
