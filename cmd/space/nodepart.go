@@ -6,7 +6,7 @@ import (
 	"github.com/space-sandbox/space/internal/part"
 )
 
-// newNodeCmd is the process node that space up starts; its subcommands are for people.
+// newNodePart is the process node that space up starts; its subcommands are for people.
 func newNodePart(dataDir func() string, driver *string) *cobra.Command {
 	cmd := &cobra.Command{Use: part.Node, Short: "Show the machine SPACE runs on", Args: cobra.NoArgs,
 		Long: "The process node of an installation is started by space up; space node info shows what it knows of the machine.",

@@ -53,7 +53,7 @@ type fixture struct {
 	dir     string // readable and enterable by everybody
 }
 
-// openDir makes a directory that everybody may enter, unlike t.TempDir.
+// publicDir makes a directory that everybody may enter, unlike t.TempDir.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent")

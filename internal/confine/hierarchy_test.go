@@ -45,7 +45,7 @@ func TestParseMounts(t *testing.T) {
 	}
 }
 
-// files makes control files as a kernel would and returns a reader of all of them.
+// controlFiles makes control files as a kernel would and returns a reader of all of them.
 func controlFiles(t *testing.T, names ...string) (dir string, read func() map[string]string) {
 	t.Helper()
 	dir = t.TempDir()

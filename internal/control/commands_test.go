@@ -312,13 +312,10 @@ func TestGatewayAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	box := w.running(sandbox.Spec{})
-	made, err := w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	started := w.started(box.ID)
 	waited := make(chan sandbox.Command, 1)
 	go func() {
-		cmd, err := w.c.GetCommand(t.Context(), made.Command.ID, patience)
+		cmd, err := w.c.GetCommand(t.Context(), started.ID, patience)
 		if err != nil {
 			t.Error(err)
 		}
@@ -326,11 +323,11 @@ func TestGatewayAway(t *testing.T) {
 	}()
 	w.stopGateway()
 	w.eventually("control notices", func() bool { return w.c.Ready(t.Context()) != nil })
-	_, err = w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"true"}}, true)
+	_, err := w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"true"}}, true)
 	wantCode(t, err, sandbox.CodeUnavailable)
-	_, err = w.c.SignalCommand(t.Context(), made.Command.ID, "SIGTERM")
+	_, err = w.c.SignalCommand(t.Context(), started.ID, "SIGTERM")
 	wantCode(t, err, sandbox.CodeUnavailable)
-	if _, err := w.guests.finish(string(box.ID), string(made.Command.ProcessID), 3, ""); err != nil {
+	if _, err := w.guests.finish(string(box.ID), string(started.ProcessID), 3, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.startGateway()
@@ -344,10 +341,7 @@ func TestForeignErrorsStayInside(t *testing.T) {
 	w := newWorld(t)
 	box := w.running(sandbox.Spec{})
 	w.gw.setHook(failing("SignalProcess", errors.New("secret detail")))
-	made, err := w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = w.c.SignalCommand(t.Context(), made.Command.ID, "SIGTERM")
+	started := w.started(box.ID)
+	_, err := w.c.SignalCommand(t.Context(), started.ID, "SIGTERM")
 	wantCode(t, err, sandbox.CodeInternal)
 }

@@ -44,6 +44,7 @@ func newFakeGuests() *fakeGuests {
 // fakeGateway is one life of the gateway process.
 type fakeGateway struct {
 	gatewayv1connect.UnimplementedGatewayServiceHandler
+	hook
 	guests *fakeGuests
 
 	mu         sync.Mutex
@@ -51,27 +52,10 @@ type fakeGateway struct {
 	verifyKey  []byte
 	routes     map[string]*gatewayv1.Route
 	requests   []*http.Request // raw ones
-	hook       func(ctx context.Context, call, id string) error
 }
 
 func newFakeGateway(g *fakeGuests) *fakeGateway {
 	return &fakeGateway{guests: g, routes: map[string]*gatewayv1.Route{}}
-}
-
-func (g *fakeGateway) setHook(hook func(ctx context.Context, call, id string) error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.hook = hook
-}
-
-func (g *fakeGateway) enter(ctx context.Context, call, id string) error {
-	g.mu.Lock()
-	hook := g.hook
-	g.mu.Unlock()
-	if hook == nil {
-		return nil
-	}
-	return hook(ctx, call, id)
 }
 
 func (g *fakeGateway) routed() []string {
@@ -258,6 +242,14 @@ func (g *fakeGateway) AckProcesses(ctx context.Context, req *connect.Request[gat
 	g.guests.mu.Lock()
 	defer g.guests.mu.Unlock()
 	g.guests.acked = append(g.guests.acked, req.Msg.ProcessIds...)
+	for _, id := range req.Msg.ProcessIds {
+		f := g.guests.processes[g.guests.key(req.Msg.SandboxId, id)]
+		if f != nil && f.p.State == agentv1.ProcessState_PROCESS_STATE_CREATED { // given up
+			f.p.State, f.p.EndedAt = agentv1.ProcessState_PROCESS_STATE_FAILED, timestamppb.Now()
+			f.p.ErrorCode, f.p.ErrorMessage = "canceled", "given up"
+			g.guests.tell(f)
+		}
+	}
 	return connect.NewResponse(&gatewayv1.AckProcessesResponse{}), nil
 }
 

@@ -21,14 +21,13 @@ const (
 // fakeNode is a node whose machines are entries of a map.
 type fakeNode struct {
 	nodev1connect.UnimplementedNodeServiceHandler
+	hook
 
 	mu        sync.Mutex
 	machines  map[string]*nodev1.Machine
 	templates []*nodev1.Template
 	ensured   map[string]int // EnsureMachine calls by sandbox
 	watchers  map[chan *nodev1.WatchMachinesResponse]struct{}
-	// hook runs before each call; an error fails it. Set with setHook.
-	hook func(ctx context.Context, call, id string) error
 }
 
 func newFakeNode() *fakeNode {
@@ -39,22 +38,6 @@ func newFakeNode() *fakeNode {
 			{Digest: baseDigest, Names: []string{"base:latest", "base:1"}, CreatedAt: timestamppb.Now(), MinDiskMib: 1024,
 				Env: map[string]string{"LANG": "C.UTF-8", "A": "template"}, User: "user", Workdir: "/srv"},
 		}}
-}
-
-func (n *fakeNode) setHook(hook func(ctx context.Context, call, id string) error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.hook = hook
-}
-
-func (n *fakeNode) enter(ctx context.Context, call, id string) error {
-	n.mu.Lock()
-	hook := n.hook
-	n.mu.Unlock()
-	if hook == nil {
-		return nil
-	}
-	return hook(ctx, call, id)
 }
 
 // tell sends an event to every watcher; n.mu is held.

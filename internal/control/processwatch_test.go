@@ -13,14 +13,7 @@ func TestFloodingGuestHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	hostile, other := w.running(sandbox.Spec{}), w.running(sandbox.Spec{})
-	start := func(box sandbox.ID) sandbox.Command {
-		made, err := w.c.CreateCommand(t.Context(), w.call(), string(box), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return made.Command
-	}
-	liar, waiting := start(hostile.ID), start(other.ID)
+	liar, waiting := w.started(hostile.ID), w.started(other.ID)
 	release, reached := make(chan struct{}), make(chan struct{}, 1)
 	defer close(release)
 	w.gw.setHook(func(ctx context.Context, call, id string) error {

@@ -77,6 +77,9 @@ func TestProxy(t *testing.T) {
 	if res, body := do(t, http.MethodGet, srv.URL+"/files?path=missing", ""); res.StatusCode != 404 || !strings.Contains(body, `"not_found"`) {
 		t.Errorf("an error of the gateway: %d %s", res.StatusCode, body)
 	}
+	if res, body := do(t, http.MethodHead, srv.URL+"/files?path=x", ""); res.StatusCode != 200 || body != "" {
+		t.Errorf("head: %d %q", res.StatusCode, body)
+	}
 	res, body = do(t, http.MethodPost, srv.URL+"/stdin?offset=0&eof=true", "input")
 	if res.StatusCode != 200 || body != "input" {
 		t.Errorf("stdin: %d %q", res.StatusCode, body)
@@ -102,11 +105,8 @@ func TestProxyStates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	box := w.running(sandbox.Spec{})
-	made, err := w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv := front(t, w, string(box.ID), made.Command.ID)
+	started := w.started(box.ID)
+	srv := front(t, w, string(box.ID), started.ID)
 	if res, body := do(t, http.MethodPost, srv.URL+"/stdin", "x"); res.StatusCode != 409 || !strings.Contains(body, "stdin_closed") {
 		t.Errorf("no stdin: %d %s", res.StatusCode, body)
 	}

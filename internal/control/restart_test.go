@@ -107,14 +107,11 @@ func TestRestartKeepsWhatRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	box := w.running(sandbox.Spec{})
-	made, err := w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	started := w.started(box.ID)
 	w.crash()
 	w.stopGateway()
 	w.startGateway()
-	if _, err := w.guests.finish(string(box.ID), string(made.Command.ProcessID), 7, ""); err != nil {
+	if _, err := w.guests.finish(string(box.ID), string(started.ProcessID), 7, ""); err != nil {
 		t.Fatal(err)
 	}
 	w.startControl()
@@ -122,10 +119,10 @@ func TestRestartKeepsWhatRuns(t *testing.T) {
 	if got := w.box(box.ID); got.State != sandbox.StateRunning || got.Revision != box.Revision {
 		t.Errorf("sandbox: %+v", got)
 	}
-	if got := w.gw.sessions(string(box.ID)); !slices.Equal(got, []string{string(made.Command.ID)}) {
+	if got := w.gw.sessions(string(box.ID)); !slices.Equal(got, []string{string(started.ID)}) {
 		t.Errorf("sessions %v", got)
 	}
-	cmd, err := w.c.GetCommand(t.Context(), made.Command.ID, patience)
+	cmd, err := w.c.GetCommand(t.Context(), started.ID, patience)
 	if err != nil || cmd.State != sandbox.CommandExited || *cmd.ExitCode != 7 {
 		t.Errorf("the command that ended meanwhile: %+v %v", cmd, err)
 	}
@@ -139,12 +136,9 @@ func TestMachineExit(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			box := w.running(sandbox.Spec{})
-			made, err := w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			started := w.started(box.ID)
 			w.node.exit(string(box.ID), reason, "last words")
-			cmd, err := w.c.GetCommand(t.Context(), made.Command.ID, patience)
+			cmd, err := w.c.GetCommand(t.Context(), started.ID, patience)
 			if err != nil || cmd.State != sandbox.CommandLost || cmd.Reason != lost {
 				t.Errorf("command: %+v %v", cmd, err)
 			}

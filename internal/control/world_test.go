@@ -164,6 +164,16 @@ func within(limit time.Duration, ok func() bool) bool {
 	return true
 }
 
+// started is a command session whose process runs until somebody ends it.
+func (w *world) started(box sandbox.ID) sandbox.Command {
+	w.t.Helper()
+	made, err := w.c.CreateCommand(w.t.Context(), w.call(), string(box), sandbox.CommandSpec{Argv: []string{"sleep"}}, true)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return made.Command
+}
+
 func (w *world) call() control.Call {
 	return control.Call{Principal: auth.Principal{KeyID: "key_test", Role: auth.RoleAdmin}}
 }

@@ -27,7 +27,7 @@ func faultf(format string, args ...any) *sandbox.Error {
 		Cause: cleanText(fmt.Sprintf(format, args...)), Remedy: "the sandbox may have been damaged from inside: make a new one"}
 }
 
-// acceptedCodes are the codes that an agent may speak of; any other is a fault.
+// acceptedCode reports whether an agent may speak of a code; any other is a fault.
 func acceptedCode(code sandbox.Code) bool {
 	switch code {
 	case sandbox.CodeInvalidArgument, sandbox.CodeUnknownField, sandbox.CodeNotFound, sandbox.CodeInvalidState,

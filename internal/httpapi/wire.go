@@ -28,7 +28,7 @@ func timeOrNull(t time.Time) *time.Time {
 	return &t
 }
 
-// notNil returns an empty list or map for nil, which JSON would show as null.
+// listNotNil returns an empty list for nil, which JSON would show as null.
 func listNotNil(v []string) []string {
 	if v == nil {
 		return []string{}

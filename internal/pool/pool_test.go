@@ -16,7 +16,7 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
-// newPool makes a pool of each kind. The loop device and the mount belong to the test.
+// pools makes a pool of each kind. The loop device and the mount belong to the test.
 var pools = map[string]func(t *testing.T) *Pool{
 	"loop-xfs": func(t *testing.T) *Pool { return openPool(t, mountedImage(t)) },
 	"reflink": func(t *testing.T) *Pool {

@@ -130,7 +130,7 @@ func loopOptions(dir string) Options {
 	return Options{DataDir: dir, Templates: []string{"mini"}, PoolKind: pool.KindLoopXFS, PoolBytes: pool.MinImageBytes, PoolSparse: true}
 }
 
-// host makes a directory that the checks of the path accept, with an /etc in it.
+// newHost makes a directory that the checks of the path accept, with an /etc in it.
 func newHost(t *testing.T) (dataDir string, host Host) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "space-setup-test-") // t.TempDir has a parent that others may not pass

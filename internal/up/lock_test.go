@@ -8,8 +8,8 @@ import (
 	"github.com/space-sandbox/space/internal/datadir"
 )
 
-// Whoever can open the lock file can take the lock, so others than root cannot; a file of an earlier version, which
-// all could read, is corrected.
+// Whoever can open the lock file can take the lock, so others than root cannot; a file that all could
+// read is corrected.
 func TestLockIsRootsAlone(t *testing.T) {
 	t.Parallel()
 	for _, before := range []fs.FileMode{0, 0o644, 0o666} {
