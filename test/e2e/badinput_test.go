@@ -5,6 +5,8 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -15,6 +17,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/datadir"
 )
 
 // TestBadInput sends what must be refused at once and checks that nothing came of it.
@@ -134,43 +139,128 @@ func (i *installation) asNobody(args ...string) (string, error) {
 	return string(out), err
 }
 
-// TestMissingKernel removes the guest's kernel: node says what is missing and what to do, and setup mends it.
+// upEnds runs space up where it cannot start: it must end by itself, soon, and say why.
+func (i *installation) upEnds() string {
+	i.t.Helper()
+	ctx, cancel := context.WithTimeout(i.t.Context(), readyTimeout)
+	defer cancel()
+	out, err := i.space(ctx, "up", "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0")
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+		i.t.Errorf("space up: %v, want exit code 1\n%s", err, out)
+	}
+	return out
+}
+
+// setup runs space setup once more.
+func (i *installation) setup() {
+	i.t.Helper()
+	if out, err := i.space(i.t.Context(), "setup", "--no-install", "--templates", "mini", "--assets", environment(i.t, "SPACE_TEST_ASSETS")); err != nil {
+		i.t.Fatalf("setup: %v\n%s", err, out)
+	}
+}
+
+// TestMissingKernel removes the guest's kernel: space up says what is missing and what to do, and setup mends it.
 func TestMissingKernel(t *testing.T) {
 	t.Parallel()
 	i := install(t)
-	for _, kernel := range glob(t, filepath.Join(i.dir, "node", "guest", "vmlinux*")) {
-		if err := os.Remove(kernel); err != nil {
-			t.Fatal(err)
-		}
+	kernels := glob(t, filepath.Join(i.dir, "node", "guest", "vmlinux*"))
+	if len(kernels) != 1 {
+		t.Fatalf("kernels: %v", kernels)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(i.bin, "space"), "up", "--data-dir", i.dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
+	if err := os.Remove(kernels[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	out := i.upEnds()
+	if strings.Count(out, filepath.Base(kernels[0])) != 1 || !strings.Contains(out, "space setup --data-dir "+i.dir) {
+		t.Errorf("not said once, with its remedy:\n%s", out)
 	}
-	said := ""
-	buf := make([]byte, 4096)
-	for !strings.Contains(said, "space setup") {
-		n, err := stderr.Read(buf)
-		said += string(buf[:n])
-		if err != nil {
-			t.Fatalf("space up ended without naming the remedy:\n%s", said)
-		}
-	}
-	cancel()
-	io.Copy(io.Discard, stderr)
-	cmd.Wait()
-	if out, err := i.space(t.Context(), "setup", "--no-install", "--templates", "mini", "--assets", environment(t, "SPACE_TEST_ASSETS")); err != nil {
-		t.Fatalf("setup after the loss: %v\n%s", err, out)
-	}
+	i.setup()
 	i.start()
 	if out, err := i.space(t.Context(), "ls"); err != nil {
 		t.Errorf("ls: %v\n%s", err, out)
+	}
+}
+
+// TestDamagedStore overwrites the record: space up refuses it, leaves it alone, and starts once it is moved away.
+func TestDamagedStore(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	store := filepath.Join(i.dir, "control", "space.db")
+	info, err := os.Stat(filepath.Dir(store))
+	if err != nil {
+		t.Fatal(err)
+	}
+	owner := info.Sys().(*syscall.Stat_t)
+	text := strings.Repeat("this is no database\n", 1000)
+	if err := errors.Join(os.WriteFile(store, []byte(text), 0o600), os.Chown(store, int(owner.Uid), int(owner.Gid))); err != nil {
+		t.Fatal(err)
+	}
+	if out := i.upEnds(); strings.Count(out, "the store is damaged") != 1 || !strings.Contains(out, "restore a backup") {
+		t.Errorf("not said once, with its remedy:\n%s", out)
+	}
+	if data, err := os.ReadFile(store); err != nil || string(data) != text {
+		t.Errorf("the damaged store was changed (%v)", err)
+	}
+	if err := os.Chown(store, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if out := i.upEnds(); !strings.Contains(out, "chown -R") {
+		t.Errorf("a store that control may not open:\n%s", out)
+	}
+	if err := os.Remove(store); err != nil {
+		t.Fatal(err)
+	}
+	i.start()
+}
+
+// TestRemovedDataDirectory removes the data directory under a running installation with a sandbox: down --all still
+// removes everything, by what the host and the kernel remember.
+func TestRemovedDataDirectory(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	i.start()
+	i.create(apiv1.CreateSandbox{})
+	was := i.record()
+	for _, name := range []string{"installation.json", "control", "node", "up.lock", "pool.img"} {
+		if err := os.RemoveAll(filepath.Join(i.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := i.space(t.Context(), "down"); err == nil || !strings.Contains(out, "space setup") {
+		t.Errorf("down without an installation: %v\n%s", err, out)
+	}
+	if out, err := i.space(t.Context(), "setup", "--no-install", "--templates", "mini", "--pool-sparse", "--assets", environment(t, "SPACE_TEST_ASSETS")); err == nil || !strings.Contains(out, "space down --all") {
+		t.Errorf("setup over a pool in use: %v\n%s", err, out)
+	}
+	for range 2 {
+		if out, err := i.space(t.Context(), "down", "--all"); err != nil {
+			t.Errorf("down --all: %v\n%s", err, out)
+		}
+	}
+	<-i.ended
+	i.nothingRuns(was)
+}
+
+// nothingRuns looks for what an installation had beside its data directory.
+func (i *installation) nothingRuns(was datadir.Installation) {
+	i.t.Helper()
+	for _, pid := range pids(i.t) {
+		line, lineErr := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		info, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+		if err != nil || lineErr != nil || len(line) == 0 { // a dead process that init has not reaped yet has no arguments
+			continue
+		}
+		if uid := info.Sys().(*syscall.Stat_t).Uid; uid >= was.UIDBase && uid-was.UIDBase < was.UIDCount {
+			i.t.Errorf("process %d of uid %d is left", pid, uid)
+		}
+	}
+	left := glob(i.t, "/run/netns/space-"+was.ID+"-*")
+	left = append(left, glob(i.t, "/run/space/"+was.ID)...)
+	left = append(left, glob(i.t, "/sys/fs/cgroup/*/space-"+was.ID)...)
+	left = append(left, glob(i.t, "/sys/fs/cgroup/space-"+was.ID)...)
+	left = append(left, linesWith(i.t, "/proc/self/mounts", i.dir)...)
+	left = append(left, loops(i.t, i.dir)...)
+	if len(left) != 0 {
+		i.t.Errorf("left: %q", left)
 	}
 }
