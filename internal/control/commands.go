@@ -299,9 +299,13 @@ func (c *Control) SignalCommand(ctx context.Context, id sandbox.CommandID, signa
 	return cmd, nil
 }
 
-// KillCommand kills the process group; an ended command stays as it is.
+// KillCommand kills the process group. One that was not started is given up and has failed; an ended command stays as
+// it is.
 func (c *Control) KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error) {
 	cmd, err := c.command(ctx, id)
+	if err == nil && cmd.State == sandbox.CommandCreated {
+		cmd, err = c.giveUp(ctx, cmd)
+	}
 	if err != nil || cmd.State.Ended() {
 		return cmd, err
 	}

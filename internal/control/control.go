@@ -54,6 +54,7 @@ type Limits struct {
 	DeleteTimeout     time.Duration // one attempt of removing a machine, default 60 s
 	StartPatience     time.Duration // how long the start of a command waits for a restarting gateway, default 20 s
 	AttachTTL         time.Duration // attach tokens, default 1 h
+	AttachWithin      time.Duration // how long a session waits for its first attach before it expires, default 10 min
 	ConcurrentCreates int64         // machines being created at once; more wait in state queued; default 32
 }
 
@@ -69,6 +70,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.DeleteTimeout, 60*time.Second)
 	set(&l.StartPatience, 20*time.Second)
 	set(&l.AttachTTL, time.Hour)
+	set(&l.AttachWithin, 10*time.Minute)
 	if l.ConcurrentCreates == 0 {
 		l.ConcurrentCreates = 32
 	}
@@ -138,6 +140,7 @@ func (c *Control) Run(ctx context.Context) error {
 	g.Go(func() error { c.follow(ctx, c.node, c.followNode); return nil })
 	g.Go(func() error { c.follow(ctx, c.gateway, c.followGateway); return nil })
 	g.Go(func() error { c.purge(ctx); return nil })
+	g.Go(func() error { c.expire(ctx); return nil })
 	return g.Wait()
 }
 

@@ -100,11 +100,15 @@ func (c *Control) recordLost(ctx context.Context, id sandbox.CommandID) (sandbox
 
 // ack lets the agent forget a process whose result is durable. A lost call is made up for at the next watch.
 func (c *Control) ack(ctx context.Context, id sandbox.ID, process sandbox.ProcessID) {
-	_, err := call(ctx, ackTimeout, c.Deps.Gateway.AckProcesses,
-		&gatewayv1.AckProcessesRequest{SandboxId: string(id), ProcessIds: []string{string(process)}})
-	if err != nil {
+	if err := c.ackProcess(ctx, id, process); err != nil {
 		c.Logger.Debug("ack", "sandbox_id", id, "process_id", process, "error", err)
 	}
+}
+
+func (c *Control) ackProcess(ctx context.Context, id sandbox.ID, process sandbox.ProcessID) error {
+	_, err := call(ctx, ackTimeout, c.Deps.Gateway.AckProcesses,
+		&gatewayv1.AckProcessesRequest{SandboxId: string(id), ProcessIds: []string{string(process)}})
+	return err
 }
 
 const ackTimeout = 5 * time.Second

@@ -38,6 +38,9 @@ func (c *Control) advance(cmd sandbox.Command, p *agentv1.Process) (sandbox.Comm
 		cmd.State, cmd.ExitCode, cmd.Signal = sandbox.CommandExited, &code, cut(p.GetSignal(), 32)
 	case agentv1.ProcessState_PROCESS_STATE_FAILED:
 		cmd.State = sandbox.CommandFailed
+		if p.GetErrorCode() == string(sandbox.CodeCanceled) && c.isOverdue(cmd) {
+			cmd.State = sandbox.CommandExpired
+		}
 	default:
 		return cmd, false
 	}
@@ -52,7 +55,12 @@ func (c *Control) advance(cmd sandbox.Command, p *agentv1.Process) (sandbox.Comm
 		cmd.ErrorCode, cmd.ErrorMessage = cut(p.GetErrorCode(), 64), cut(p.GetErrorMessage(), maxErrorMessage)
 		cmd.EndedAt = now
 		if p.GetEndedAt() != nil {
-			cmd.EndedAt = within(p.GetEndedAt().AsTime(), latest(cmd.CreatedAt, cmd.StartedAt), now)
+			// What was done to the start is done to the end: how long it ran, the guest knows best.
+			var moved time.Duration
+			if p.GetStartedAt() != nil {
+				moved = cmd.StartedAt.Sub(p.GetStartedAt().AsTime())
+			}
+			cmd.EndedAt = within(p.GetEndedAt().AsTime().Add(moved), latest(cmd.CreatedAt, cmd.StartedAt), now)
 		}
 	}
 	return cmd, cmd.State != before

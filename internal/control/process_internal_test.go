@@ -23,7 +23,7 @@ func TestTimesOfAGuestStayInOrder(t *testing.T) {
 	}{
 		{"right", at(10), at(20), at(10), at(20)},
 		{"ahead", at(90), at(100), now, now},
-		{"behind", at(-100), at(-90), created, created},
+		{"behind", at(-100), at(-90), created, at(10)},
 		{"turned back", at(30), at(20), at(30), at(30)},
 	} {
 		c := &Control{Deps: Deps{Now: func() time.Time { return now }}}

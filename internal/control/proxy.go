@@ -29,7 +29,7 @@ func (c *Control) ProxyFiles(w http.ResponseWriter, r *http.Request, ref string)
 func (c *Control) filesTarget(r *http.Request, ref string) (*url.URL, error) {
 	allowed := []string{"path", "user"}
 	switch r.Method {
-	case http.MethodGet:
+	case http.MethodGet, http.MethodHead:
 	case http.MethodPut:
 		allowed = append(allowed, "mode", "create_parents")
 	default:
@@ -145,8 +145,9 @@ func (c *Control) proxy(w http.ResponseWriter, r *http.Request, target *url.URL)
 			pr.Out.Header.Set("User-Agent", "") // none
 		},
 		ModifyResponse: func(res *http.Response) error {
+			// The API sets Cache-Control and X-Content-Type-Options itself, for all answers.
 			res.Header = only(res.Header, "Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", "ETag",
-				"Last-Modified", "Cache-Control", "X-Content-Type-Options", "Retry-After")
+				"Last-Modified", "Retry-After")
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) { c.proxyFailed(w, r, sent, err) },

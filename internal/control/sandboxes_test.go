@@ -381,6 +381,9 @@ func TestCancelQueuedCreate(t *testing.T) {
 	if err != nil || op.State != operation.Canceled {
 		t.Errorf("cancel: %s %v", op.State, err)
 	}
+	if again, err := w.c.CancelOperation(t.Context(), second.Operation.ID); err != nil || again.State != operation.Canceled {
+		t.Errorf("cancel again: %s %v", again.State, err)
+	}
 	if box := w.box(second.Sandbox.ID); box.State != sandbox.StateFailed {
 		t.Errorf("sandbox of the canceled create: %s", box.State)
 	}
