@@ -71,7 +71,9 @@ func (w *processWatch) process(ctx context.Context, e *gatewayv1.WatchResponse_P
 func (w *processWatch) note(id sandbox.ID, process sandbox.ProcessID, ended bool) {
 	switch {
 	case ended:
-		delete(w.seen[id], process)
+		if delete(w.seen[id], process); len(w.seen[id]) == 0 {
+			delete(w.seen, id)
+		}
 	case w.seen[id] == nil:
 		w.seen[id] = map[sandbox.ProcessID]bool{process: true}
 	default:
