@@ -250,14 +250,6 @@ func (g *fakeGateway) AckProcesses(ctx context.Context, req *connect.Request[gat
 			g.guests.tell(f)
 		}
 	}
-	for _, id := range req.Msg.ProcessIds {
-		f := g.guests.processes[g.guests.key(req.Msg.SandboxId, id)]
-		if f != nil && f.p.State == agentv1.ProcessState_PROCESS_STATE_CREATED { // given up
-			f.p.State, f.p.EndedAt = agentv1.ProcessState_PROCESS_STATE_FAILED, timestamppb.Now()
-			f.p.ErrorCode, f.p.ErrorMessage = "canceled", "given up"
-			g.guests.tell(f)
-		}
-	}
 	return connect.NewResponse(&gatewayv1.AckProcessesResponse{}), nil
 }
 

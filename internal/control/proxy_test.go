@@ -80,9 +80,6 @@ func TestProxy(t *testing.T) {
 	if res, body := do(t, http.MethodHead, srv.URL+"/files?path=x", ""); res.StatusCode != 200 || body != "" {
 		t.Errorf("head: %d %q", res.StatusCode, body)
 	}
-	if res, body := do(t, http.MethodHead, srv.URL+"/files?path=x", ""); res.StatusCode != 200 || body != "" {
-		t.Errorf("head: %d %q", res.StatusCode, body)
-	}
 	res, body = do(t, http.MethodPost, srv.URL+"/stdin?offset=0&eof=true", "input")
 	if res.StatusCode != 200 || body != "input" {
 		t.Errorf("stdin: %d %q", res.StatusCode, body)
