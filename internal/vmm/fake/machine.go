@@ -44,14 +44,13 @@ type machine struct {
 	mu     sync.Mutex
 	killed bool
 
-	done chan struct{} // closed when the machine has ended; exit is valid then
-	exit vmm.Exit
+	end *vmm.End
 }
 
 var _ vmm.Machine = (*machine)(nil)
 
 func newMachine(b body, p private, log *slog.Logger) *machine {
-	m := &machine{body: b, private: p, log: log, done: make(chan struct{})}
+	m := &machine{body: b, private: p, log: log, end: vmm.NewEnd()}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.work.Go(m.awaitEnd)
 	return m
@@ -70,21 +69,7 @@ func (m *machine) Isolation() string { return vmm.IsolationNone }
 // Console is empty: there is none.
 func (m *machine) Console(context.Context) (string, error) { return "", nil }
 
-func (m *machine) Wait(ctx context.Context) (vmm.Exit, error) {
-	select {
-	case <-m.done:
-		return m.exit, nil
-	default:
-	}
-	select {
-	case <-m.done:
-		return m.exit, nil
-	case <-m.ctx.Done():
-		return vmm.Exit{}, fmt.Errorf("fake: %w", os.ErrClosed)
-	case <-ctx.Done():
-		return vmm.Exit{}, ctx.Err()
-	}
-}
+func (m *machine) Wait(ctx context.Context) (vmm.Exit, error) { return m.end.Wait(ctx, m.ctx) }
 
 func (m *machine) Kill(ctx context.Context) error {
 	select {
@@ -116,8 +101,7 @@ func (m *machine) awaitEnd() {
 	if err := m.clean(m.ctx); err != nil && m.ctx.Err() == nil {
 		m.log.Warn("something of a fake machine stays behind", "error", err)
 	}
-	m.exit = exit
-	close(m.done)
+	m.end.Set(exit)
 }
 
 func (m *machine) reason(how string) vmm.Exit {

@@ -36,14 +36,13 @@ type Machine struct {
 	killed bool
 	ended  string // what the guest did, when it ended itself
 
-	done chan struct{} // closed when the machine has ended; exit is valid then
-	exit vmm.Exit
+	end *vmm.End
 }
 
 var _ vmm.Machine = (*Machine)(nil)
 
 func newMachine(proc *confine.Process, p private, log *slog.Logger) *Machine {
-	m := &Machine{proc: proc, private: p, log: log, events: make(chan qmp.Event, 64), done: make(chan struct{})}
+	m := &Machine{proc: proc, private: p, log: log, events: make(chan qmp.Event, 64), end: vmm.NewEnd()}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }
@@ -72,21 +71,7 @@ func (m *Machine) Isolation() string {
 }
 
 // Wait blocks until the machine has ended, Close is called or ctx is done.
-func (m *Machine) Wait(ctx context.Context) (vmm.Exit, error) {
-	select {
-	case <-m.done:
-		return m.exit, nil
-	default:
-	}
-	select {
-	case <-m.done:
-		return m.exit, nil
-	case <-m.ctx.Done():
-		return vmm.Exit{}, fmt.Errorf("qemu: %w", os.ErrClosed)
-	case <-ctx.Done():
-		return vmm.Exit{}, ctx.Err()
-	}
-}
+func (m *Machine) Wait(ctx context.Context) (vmm.Exit, error) { return m.end.Wait(ctx, m.ctx) }
 
 // Kill ends the machine and returns when it is gone, with its process reaped and its socket removed.
 func (m *Machine) Kill(ctx context.Context) error {
@@ -129,8 +114,7 @@ func (m *Machine) awaitEnd() {
 	if err := m.removeSocket(); err != nil {
 		m.log.Warn("the control socket stays behind", "error", err)
 	}
-	m.exit = m.reason(status)
-	close(m.done)
+	m.end.Set(m.reason(status))
 }
 
 func (m *Machine) removeSocket() error {

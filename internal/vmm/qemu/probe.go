@@ -97,12 +97,7 @@ func (d *Driver) proveAlive(ctx context.Context, kvm bool) (seen string, err err
 
 func (m *Machine) awaitUserSpace(ctx context.Context) (string, error) {
 	for {
-		ended := false
-		select {
-		case <-m.done:
-			ended = true
-		default:
-		}
+		exit, ended := m.end.Exit()
 		// A guest that gives up ends QEMU too, maybe while we ask; what it said last is kept.
 		text, err := m.Console(ctx)
 		if err != nil {
@@ -114,7 +109,7 @@ func (m *Machine) awaitUserSpace(ctx context.Context) (string, error) {
 			}
 		}
 		if ended {
-			return text, fmt.Errorf("the guest ended: %s", m.exit.Reason)
+			return text, fmt.Errorf("the guest ended: %s", exit.Reason)
 		}
 		select {
 		case <-ctx.Done():
