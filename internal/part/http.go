@@ -11,8 +11,9 @@ import (
 // httpGrace is how long requests under way may take when a part stops; streams are cut after it and clients resume.
 const httpGrace = 2 * time.Second
 
-// serveHTTP serves l until ctx is done. Requests see ctx end, unless the server has a base context of its own.
+// serveHTTP serves clients on l until ctx is done. Requests see ctx end, unless the server has a base context of its own.
 func serveHTTP(ctx context.Context, l net.Listener, srv *http.Server) error {
+	l = limit(l, maxConnections)
 	if srv.BaseContext == nil {
 		srv.BaseContext = func(net.Listener) context.Context { return ctx }
 	}
