@@ -11,6 +11,7 @@ import (
 
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/setup"
+	"github.com/space-sandbox/space/internal/up"
 )
 
 func newSetupCmd(dataDir func() string) *cobra.Command {
@@ -61,6 +62,9 @@ func newReporter(cmd *cobra.Command) setup.Reporter {
 }
 
 func printSetup(cmd *cobra.Command, res setup.Result) error {
+	if _, running, err := up.Running(res.Dir); err == nil && running && res.NewKey {
+		res.Warnings = append(res.Warnings, "space up runs and does not know the new key yet: stop and start it")
+	}
 	if wantsJSON(cmd) {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{
 			"data_dir": res.Dir.Path, "installation_id": res.Dir.Installation.ID, "pool": res.Dir.Installation.PoolKind,

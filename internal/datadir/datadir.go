@@ -31,6 +31,17 @@ type Installation struct {
 	PoolKind string `json:"pool_kind"`
 }
 
+// Check fails when something is missing that every finished installation has.
+func (in Installation) Check() error {
+	for name, missing := range map[string]bool{"id": in.ID == "", "uid_base": in.UIDBase == 0, "uid_count": in.UIDCount == 0,
+		"control_uid": in.ControlUID == 0, "gateway_uid": in.GatewayUID == 0, "pool_kind": in.PoolKind == ""} {
+		if missing {
+			return fmt.Errorf("%s is missing", name)
+		}
+	}
+	return nil
+}
+
 // Dir is the data directory of an installation.
 type Dir struct {
 	Path         string // absolute
@@ -54,7 +65,11 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read installation: %w", err)
 	}
-	if err := json.Unmarshal(data, &d.Installation); err != nil {
+	err = json.Unmarshal(data, &d.Installation)
+	if err == nil {
+		err = d.Installation.Check()
+	}
+	if err != nil {
 		return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the installation file is damaged",
 			Cause: d.InstallationFile() + ": " + err.Error(), Remedy: "run: space setup --data-dir " + abs, Err: err}
 	}

@@ -113,12 +113,15 @@ func Failed(results []Check) bool {
 
 // WriteText writes the results for people.
 func WriteText(w io.Writer, results []Check) error {
+	var before Check
 	for _, c := range results {
+		again := c.Cause == before.Cause && c.Fix == before.Fix // said already, right above
+		before = c
 		if _, err := fmt.Fprintf(w, "%-5s %-15s %s\n", c.Status, c.Name, c.Found); err != nil {
 			return err
 		}
 		for _, line := range []struct{ label, text string }{{"why", c.Cause}, {"fix", c.Fix}} {
-			if line.text == "" {
+			if line.text == "" || again {
 				continue
 			}
 			if _, err := fmt.Fprintf(w, "%21s %s: %s\n", "", line.label, line.text); err != nil {

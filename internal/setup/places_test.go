@@ -162,6 +162,12 @@ func TestDamagedRecord(t *testing.T) {
 	dir, host := newHost(t)
 	want := mustSetup(t, copyOptions(dir), host).Dir.Installation
 	record := filepath.Join(dir, "installation.json")
+	if err := os.WriteFile(record, []byte(`{"id":"other"}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := datadir.Open(dir); sandbox.CodeOf(err) != sandbox.CodeHostSetup {
+		t.Errorf("an incomplete record opens: %v", err)
+	}
 	if err := os.WriteFile(record, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}

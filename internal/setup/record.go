@@ -37,7 +37,11 @@ func loadRecord(root *os.Root) (*record, error) {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		r := &record{}
-		if err := json.Unmarshal(data, &r.Installation); err != nil {
+		err = json.Unmarshal(data, &r.Installation)
+		if err == nil && name == installationFile {
+			err = r.Check()
+		}
+		if err != nil {
 			return nil, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the file " + name + " is damaged", Cause: err.Error(),
 				Remedy: "restore it, or move the data directory away and set up a new one", Err: errors.Join(errDamagedRecord, err)}
 		}

@@ -51,7 +51,7 @@ func acquireLock(d *datadir.Dir) (*lock, error) {
 		h, _ := readHolder(f) // what it says is only for the message
 		err = &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "another space up runs on this data directory",
 			Cause:  fmt.Sprintf("pid %d serves %s on %s", h.PID, d.Path, h.Listen),
-			Remedy: fmt.Sprintf("use it, or stop it with: kill %d", h.PID), Err: err}
+			Remedy: "use it, or stop it with: space down --data-dir " + d.Path, Err: err}
 		return nil, errors.Join(err, f.Close())
 	}
 	l := &lock{file: f}
