@@ -95,3 +95,47 @@ func TestServeStops(t *testing.T) {
 		t.Errorf("serveHTTP: %v", err)
 	}
 }
+
+// endless gives silent connections without end and tells when all places are taken, and when one more was asked for.
+type endless struct {
+	net.Listener
+	asked int
+	full  chan struct{}
+	more  chan struct{}
+}
+
+func (e *endless) Accept() (net.Conn, error) {
+	e.asked++
+	switch e.asked {
+	case maxConnections:
+		defer close(e.full)
+	case maxConnections + 1:
+		close(e.more)
+		return e.Listener.Accept()
+	}
+	ours, _ := net.Pipe()
+	return ours, nil
+}
+
+// Whoever opens connections without end does not get more than there are places for.
+func TestServeIsLimited(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &endless{Listener: l, full: make(chan struct{}), more: make(chan struct{})}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serveHTTP(ctx, e, &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.NotFoundHandler()}) }()
+	<-e.full
+	select {
+	case <-e.more:
+		t.Errorf("more than %d connections", maxConnections)
+	case <-time.After(100 * time.Millisecond):
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("serveHTTP: %v", err)
+	}
+}
