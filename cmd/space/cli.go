@@ -70,6 +70,17 @@ func (c *cli) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
+// answer prints what a call gave, as JSON or as text.
+func answer[T any](c *cli, v T, err error, text func(*cli, T) error) error {
+	if err != nil {
+		return err
+	}
+	if c.json() {
+		return c.printJSON(v)
+	}
+	return text(c, v)
+}
+
 // table writes rows under a head, in columns.
 func (c *cli) table(head []string, rows [][]string) error {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)

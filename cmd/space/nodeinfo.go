@@ -16,13 +16,7 @@ func newNodeInfoCmd(cli *cli) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			n, err := cli.client().Node(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if cli.json() {
-				return cli.printJSON(n)
-			}
-			return printNode(cli, n)
+			return answer(cli, n, err, printNode)
 		},
 	}
 }

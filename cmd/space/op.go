@@ -65,13 +65,7 @@ func newOpVerb(cli *cli, verb, short string, do func(context.Context, *client.Cl
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			op, err := do(cmd.Context(), cli.client(), args[0])
-			if err != nil {
-				return err
-			}
-			if cli.json() {
-				return cli.printJSON(op)
-			}
-			return printOperation(cli, op)
+			return answer(cli, op, err, printOperation)
 		},
 	}
 }

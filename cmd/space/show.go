@@ -18,13 +18,7 @@ func newShowCmd(cli *cli) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := cli.client().Sandbox(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if cli.json() {
-				return cli.printJSON(b)
-			}
-			return printSandbox(cli, b)
+			return answer(cli, b, err, printSandbox)
 		},
 	}
 }

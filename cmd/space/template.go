@@ -44,13 +44,7 @@ func newTemplateShowCmd(cli *cli) *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := cli.client().Template(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if cli.json() {
-				return cli.printJSON(t)
-			}
-			return printTemplate(cli, t)
+			return answer(cli, t, err, printTemplate)
 		},
 	}
 }

@@ -46,24 +46,22 @@ func findProgram(argv0, cwd, searchPath string) (string, error) {
 
 // executable is nil for a regular file that the calling thread may execute.
 func executable(p string) error {
-	var st unix.Stat_t
-	if err := unix.Stat(p, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fs.ErrPermission
-	}
-	return unix.Faccessat2(unix.AT_FDCWD, p, unix.X_OK, unix.AT_EACCESS)
+	return usable(p, unix.S_IFREG, fs.ErrPermission)
 }
 
 // enterable is nil for a directory that the calling thread may make its working directory.
 func enterable(p string) error {
+	return usable(p, unix.S_IFDIR, unix.ENOTDIR)
+}
+
+// usable asks for the type of p, other being the error of any other, and for the x permission.
+func usable(p string, kind uint32, other error) error {
 	var st unix.Stat_t
 	if err := unix.Stat(p, &st); err != nil {
 		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return unix.ENOTDIR
+	if st.Mode&unix.S_IFMT != kind {
+		return other
 	}
 	return unix.Faccessat2(unix.AT_FDCWD, p, unix.X_OK, unix.AT_EACCESS)
 }
