@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/space-sandbox/space/internal/operation"
@@ -66,6 +67,27 @@ func (c *Control) remember(ctx context.Context, tx store.Tx, call Call, result s
 		ResultID: result, CreatedAt: c.Now().UTC()})
 }
 
+// Once runs do, unless a request with call's Idempotency-Key was answered before: that is replayed. The key is bound
+// before do runs, so that do never runs twice, and is free again when do fails. It is for calls whose answer is the
+// present state of a resource, which the caller looks up.
+func (c *Control) Once(ctx context.Context, call Call, resource string, do func() error) (replayed bool, err error) {
+	if call.Idempotency == nil {
+		return false, do()
+	}
+	err = c.Store.Update(ctx, func(tx store.Tx) error { return c.remember(ctx, tx, call, resource) })
+	if errors.Is(err, errReplay) {
+		return true, nil
+	}
+	if err != nil {
+		return false, storeError(err)
+	}
+	if err := do(); err != nil {
+		forget := c.Store.Update(context.WithoutCancel(ctx), func(tx store.Tx) error { return tx.DeleteIdempotency(call.idempotencyID()) })
+		return false, errors.Join(err, forget)
+	}
+	return false, nil
+}
+
 // replayed answers a lifecycle call from its Idempotency-Key.
 func (c *Control) replayed(ctx context.Context, call Call) (Accepted, bool, error) {
 	entry, found, err := c.seen(ctx, c.Store, call)
@@ -96,11 +118,35 @@ func (c *Control) GetOperation(ctx context.Context, id sandbox.OperationID, wait
 	return op, operationError(id, err)
 }
 
-// ListOperations returns one page; those under way are shown as they stand.
-func (c *Control) ListOperations(ctx context.Context, req PageRequest) (Page[operation.Operation], error) {
-	page, err := c.Store.Operations(ctx, req)
-	for i, op := range page.Items {
-		page.Items[i] = c.engine.Newer(op)
+// ListOperations returns one page; those under way are shown, and selected, as they stand: the record learns only that
+// an operation was accepted and how it ended.
+func (c *Control) ListOperations(ctx context.Context, filter OperationFilter) (Page[operation.Operation], error) {
+	wanted := func(op operation.Operation) bool {
+		return len(filter.States) == 0 || slices.Contains(filter.States, op.State)
+	}
+	recorded := filter
+	if slices.ContainsFunc(filter.States, func(s operation.State) bool { return !s.Ended() }) {
+		recorded.States = append(slices.Clone(filter.States), operation.Queued, operation.Running)
+	}
+	page, err := c.Store.Operations(ctx, recorded)
+	if err != nil {
+		return page, storeError(err)
+	}
+	items := page.Items[:0]
+	for _, op := range page.Items {
+		if op = c.engine.Newer(op); wanted(op) {
+			items = append(items, op)
+		}
+	}
+	page.Items = items
+	if page.Total == nil || len(recorded.States) == len(filter.States) {
+		return page, nil
+	}
+	open, err := c.Store.UnfinishedOperations(ctx)
+	for _, op := range open {
+		if op.CreatedAt.After(filter.CreatedAfter) && !wanted(c.engine.Newer(op)) {
+			*page.Total--
+		}
 	}
 	return page, storeError(err)
 }

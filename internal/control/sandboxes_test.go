@@ -94,7 +94,7 @@ func TestRefusedAtOnce(t *testing.T) {
 			t.Errorf("%s: %q (%v), want %q", name, got, err, row.want)
 		}
 	}
-	page, err := w.c.ListOperations(t.Context(), control.PageRequest{Count: true})
+	page, err := w.c.ListOperations(t.Context(), control.OperationFilter{PageRequest: control.PageRequest{Count: true}})
 	if err != nil || *page.Total != 1 {
 		t.Errorf("operations: %v %v, want the one create", *page.Total, err)
 	}

@@ -15,6 +15,8 @@ type (
 	PageRequest = store.PageRequest
 	// SandboxFilter selects sandboxes.
 	SandboxFilter = store.SandboxFilter
+	// OperationFilter selects operations.
+	OperationFilter = store.OperationFilter
 	// CommandFilter selects command sessions of one sandbox.
 	CommandFilter = store.CommandFilter
 )

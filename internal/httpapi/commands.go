@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -89,6 +90,8 @@ type listCommandsInput struct {
 	Tag   string `query:"tag" maxLength:"256" doc:"Only those with this tag"`
 	PID   int    `query:"pid" minimum:"1" doc:"Only the one whose process has this pid in the guest"`
 	State string `query:"state" doc:"One or more states, separated by commas" example:"created,running"`
+
+	CreatedAfter time.Time `query:"created_after" doc:"Only those made after this time"`
 }
 
 type commandListOutput struct{ Body apiv1.List[apiv1.Command] }
@@ -103,7 +106,8 @@ func (s *server) listCommands(ctx context.Context, in *listCommandsInput) (*comm
 	if err != nil {
 		return nil, s.refused(ctx, "list commands", err)
 	}
-	page, err := s.Control.ListCommands(ctx, ref, CommandFilter{PageRequest: in.request(), Tag: in.Tag, PID: in.PID, States: states})
+	page, err := s.Control.ListCommands(ctx, ref, CommandFilter{PageRequest: in.request(), Tag: in.Tag, PID: in.PID, States: states,
+		CreatedAfter: in.CreatedAfter})
 	if err != nil {
 		return nil, s.refused(ctx, "list commands", err)
 	}
@@ -132,25 +136,55 @@ func (s *server) getCommand(ctx context.Context, in *getCommandInput) (*commandO
 	})
 }
 
+type changedCommandOutput struct {
+	ReplayHeader
+	Body apiv1.Command
+}
+
 type signalInput struct {
 	CommandPath
+	IdempotencyParam
 	Body apiv1.Signal
 }
 
-func (s *server) signalCommand(ctx context.Context, in *signalInput) (*commandOutput, error) {
-	return s.oneCommand(ctx, "signal command", in.ID, func(id sandbox.CommandID) (sandbox.Command, error) {
-		name, err := signalName(in.Body.Signal)
-		if err != nil {
-			return sandbox.Command{}, err
-		}
-		return s.Control.SignalCommand(ctx, id, name)
-	})
+func (s *server) signalCommand(ctx context.Context, in *signalInput) (*changedCommandOutput, error) {
+	name, err := signalName(in.Body.Signal)
+	if err != nil {
+		return nil, s.refused(ctx, "signal command", err)
+	}
+	return s.changeCommand(ctx, "POST /v1/commands/"+in.ID+"/signal", in.ID, in.IdempotencyParam, in.Body,
+		func(id sandbox.CommandID) (sandbox.Command, error) { return s.Control.SignalCommand(ctx, id, name) })
 }
 
-func (s *server) killCommand(ctx context.Context, in *CommandPath) (*commandOutput, error) {
-	return s.oneCommand(ctx, "kill command", in.ID, func(id sandbox.CommandID) (sandbox.Command, error) {
-		return s.Control.KillCommand(ctx, id)
+type killInput struct {
+	CommandPath
+	IdempotencyParam
+}
+
+func (s *server) killCommand(ctx context.Context, in *killInput) (*changedCommandOutput, error) {
+	return s.changeCommand(ctx, "DELETE /v1/commands/"+in.ID, in.ID, in.IdempotencyParam, nil,
+		func(id sandbox.CommandID) (sandbox.Command, error) { return s.Control.KillCommand(ctx, id) })
+}
+
+// changeCommand does something to a session once for each Idempotency-Key; a replay answers its present record.
+func (s *server) changeCommand(ctx context.Context, scope, id string, key IdempotencyParam, body any,
+	do func(sandbox.CommandID) (sandbox.Command, error)) (*changedCommandOutput, error) {
+	again := false
+	out, err := s.oneCommand(ctx, scope, id, func(id sandbox.CommandID) (c sandbox.Command, err error) {
+		call, err := key.call(ctx, scope, body)
+		if err != nil {
+			return c, err
+		}
+		again, err = s.Control.Once(ctx, call, string(id), func() error { c, err = do(id); return err })
+		if again {
+			return s.Control.GetCommand(ctx, id, 0)
+		}
+		return c, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &changedCommandOutput{ReplayHeader: replayed(again), Body: out.Body}, nil
 }
 
 func (s *server) oneCommand(ctx context.Context, what, id string, do func(sandbox.CommandID) (sandbox.Command, error)) (*commandOutput, error) {
@@ -165,16 +199,34 @@ func (s *server) oneCommand(ctx context.Context, what, id string, do func(sandbo
 	return &commandOutput{Body: commandWire(c)}, nil
 }
 
-type attachOutput struct{ Body apiv1.Attached }
+type attachInput struct {
+	CommandPath
+	IdempotencyParam
+}
 
-func (s *server) attachCommand(ctx context.Context, in *CommandPath) (*attachOutput, error) {
+type attachOutput struct {
+	ReplayHeader
+	Body apiv1.Attached
+}
+
+// attachCommand answers a replay with another token for the same session: tokens are not kept.
+func (s *server) attachCommand(ctx context.Context, in *attachInput) (*attachOutput, error) {
 	id, err := sandbox.ParseCommandID(in.ID)
 	if err != nil {
 		return nil, s.refused(ctx, "attach command", err)
 	}
-	a, err := s.Control.AttachCommand(ctx, id)
+	call, err := in.call(ctx, "POST /v1/commands/"+in.ID+"/attach", nil)
 	if err != nil {
 		return nil, s.refused(ctx, "attach command", err)
 	}
-	return &attachOutput{Body: apiv1.Attached{Attach: attachWire(a)}}, nil
+	var a Attach
+	attach := func() (err error) { a, err = s.Control.AttachCommand(ctx, id); return err }
+	again, err := s.Control.Once(ctx, call, string(id), attach)
+	if again {
+		err = attach()
+	}
+	if err != nil {
+		return nil, s.refused(ctx, "attach command", err)
+	}
+	return &attachOutput{ReplayHeader: replayed(again), Body: apiv1.Attached{Attach: attachWire(a)}}, nil
 }

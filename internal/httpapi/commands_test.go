@@ -87,6 +87,35 @@ func TestSignalAndKill(t *testing.T) {
 	}
 }
 
+// TestIdempotentSignal: a signal that is asked for twice with one key is sent once.
+func TestIdempotentSignal(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	id := read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["trap"],"start":true}`), 201).ID
+	send := func(method, path, body, key string) answer {
+		return request(t, s, method, "/v1/commands/"+id+path, body, "Idempotency-Key: "+key)
+	}
+	if a := send("POST", "/signal", `{"signal":"SIGTERM"}`, "k"); a.Header.Get("Idempotency-Replayed") != "" {
+		t.Error("the first is no replay")
+	}
+	read[apiv1.Command](t, request(t, s, "GET", "/v1/commands/"+id+"?wait=10", ""), 200)
+	again := send("POST", "/signal", `{"signal":"SIGTERM"}`, "k") // it has ended: only a replay can succeed
+	if got := read[apiv1.Command](t, again, 200); got.State != "exited" || again.Header.Get("Idempotency-Replayed") != "true" {
+		t.Errorf("%+v %v", got, again.Header)
+	}
+	problem(t, send("POST", "/signal", `{"signal":"SIGINT"}`, "k"), 409, "idempotency_conflict")
+	problem(t, send("POST", "/signal", `{"signal":"SIGINT"}`, "other"), 409, "not_running")
+	problem(t, send("POST", "/signal", `{"signal":"SIGINT"}`, "other"), 409, "not_running") // a failure leaves the key unused
+	for _, row := range [][2]string{{"DELETE", ""}, {"POST", "/attach"}} {
+		if a := send(row[0], row[1], "", "k"); a.Header.Get("Idempotency-Replayed") != "" {
+			t.Errorf("%v: a key counts for one route only", row)
+		}
+		if a := send(row[0], row[1], "", "k"); a.Header.Get("Idempotency-Replayed") != "true" || a.StatusCode >= 300 {
+			t.Errorf("%v: %d %v", row, a.StatusCode, a.Header)
+		}
+	}
+}
+
 func TestAttachToken(t *testing.T) {
 	t.Parallel()
 	s := box(t)

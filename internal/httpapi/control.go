@@ -25,7 +25,7 @@ type Control interface {
 	DeleteSandbox(ctx context.Context, call Call, ref string) (Accepted, error)
 
 	GetOperation(ctx context.Context, id sandbox.OperationID, wait time.Duration) (operation.Operation, error)
-	ListOperations(ctx context.Context, page PageRequest) (Page[operation.Operation], error)
+	ListOperations(ctx context.Context, filter OperationFilter) (Page[operation.Operation], error)
 	CancelOperation(ctx context.Context, id sandbox.OperationID) (operation.Operation, error)
 
 	// CreateCommand registers a command session and, with start, starts it.
@@ -39,6 +39,10 @@ type Control interface {
 	SignalCommand(ctx context.Context, id sandbox.CommandID, signal string) (sandbox.Command, error)
 	// KillCommand kills the process group (DELETE); for an ended command it changes nothing.
 	KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error)
+
+	// Once runs do, unless a request with call's Idempotency-Key was answered before: that is replayed. A do that fails
+	// leaves the key unused.
+	Once(ctx context.Context, call Call, resource string, do func() error) (replayed bool, err error)
 
 	// ProxyFiles and ProxyStdin pass a body through to the gateway unread and answer w.
 	ProxyFiles(w http.ResponseWriter, r *http.Request, ref string)
@@ -71,6 +75,8 @@ type (
 	PageRequest = control.PageRequest
 	// SandboxFilter selects sandboxes.
 	SandboxFilter = control.SandboxFilter
+	// OperationFilter selects operations.
+	OperationFilter = control.OperationFilter
 	// CommandFilter selects command sessions.
 	CommandFilter = control.CommandFilter
 	// SandboxPatch changes what is not nil.

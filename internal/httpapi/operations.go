@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -52,10 +53,33 @@ func (s *server) getOperation(ctx context.Context, in *getOperationInput) (*oper
 	})
 }
 
-func (s *server) cancelOperation(ctx context.Context, in *OperationPath) (*operationOutput, error) {
-	return s.oneOperation(ctx, "cancel operation", in.ID, func(id sandbox.OperationID) (operation.Operation, error) {
-		return s.Control.CancelOperation(ctx, id)
+type cancelInput struct {
+	OperationPath
+	IdempotencyParam
+}
+
+type canceledOutput struct {
+	ReplayHeader
+	Body apiv1.Operation
+}
+
+func (s *server) cancelOperation(ctx context.Context, in *cancelInput) (*canceledOutput, error) {
+	again := false
+	out, err := s.oneOperation(ctx, "cancel operation", in.ID, func(id sandbox.OperationID) (op operation.Operation, err error) {
+		call, err := in.call(ctx, "POST /v1/operations/"+in.ID+"/cancel", nil)
+		if err != nil {
+			return op, err
+		}
+		again, err = s.Control.Once(ctx, call, in.ID, func() error { op, err = s.Control.CancelOperation(ctx, id); return err })
+		if again {
+			return s.Control.GetOperation(ctx, id, 0)
+		}
+		return op, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	return &canceledOutput{ReplayHeader: replayed(again), Body: out.Body}, nil
 }
 
 func (s *server) oneOperation(ctx context.Context, what, id string, do func(sandbox.OperationID) (operation.Operation, error)) (*operationOutput, error) {
@@ -91,8 +115,18 @@ func (s *server) madeBy(ctx context.Context, op operation.Operation) (*sandbox.S
 
 type operationListOutput struct{ Body apiv1.List[apiv1.Operation] }
 
-func (s *server) listOperations(ctx context.Context, in *PageParams) (*operationListOutput, error) {
-	page, err := s.Control.ListOperations(ctx, in.request())
+type listOperationsInput struct {
+	PageParams
+	State        string    `query:"state" doc:"One or more states, separated by commas" example:"queued,running"`
+	CreatedAfter time.Time `query:"created_after" doc:"Only those accepted after this time"`
+}
+
+func (s *server) listOperations(ctx context.Context, in *listOperationsInput) (*operationListOutput, error) {
+	states, err := oneOf("state", in.State, operation.Queued, operation.Running, operation.Succeeded, operation.Failed, operation.Canceled)
+	if err != nil {
+		return nil, s.refused(ctx, "list operations", err)
+	}
+	page, err := s.Control.ListOperations(ctx, OperationFilter{PageRequest: in.request(), States: states, CreatedAfter: in.CreatedAfter})
 	if err != nil {
 		return nil, s.refused(ctx, "list operations", err)
 	}

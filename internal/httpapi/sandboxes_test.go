@@ -252,6 +252,14 @@ func TestListOperations(t *testing.T) {
 	if len(page.Items) != 2 || *page.Total != 2 || page.Items[0].Kind != "delete" || page.Items[1].Result.Sandbox != nil {
 		t.Errorf("%+v", page)
 	}
+	for query, want := range map[string]int{"state=succeeded": 2, "state=queued,running": 0, "created_after=2000-01-01T00:00:00Z": 2, "created_after=2099-01-01T00:00:00Z": 0} {
+		if got := read[apiv1.List[apiv1.Operation]](t, request(t, s, "GET", "/v1/operations?"+query, ""), 200); len(got.Items) != want {
+			t.Errorf("%s: %d items, want %d", query, len(got.Items), want)
+		}
+	}
+	for _, bad := range []string{"state=deleted", "created_after=today", "template=mini"} {
+		problem(t, request(t, s, "GET", "/v1/operations?"+bad, ""), 400, "invalid_argument")
+	}
 }
 
 func TestCancelOperation(t *testing.T) {
@@ -261,6 +269,12 @@ func TestCancelOperation(t *testing.T) {
 	op := read[apiv1.Operation](t, request(t, s, "POST", "/v1/operations/"+got.Operation.ID+"/cancel", ""), 200)
 	if op.State != "canceled" || op.Error.Code != "canceled" {
 		t.Errorf("%+v", op)
+	}
+	for _, want := range []string{"", "true"} {
+		again := request(t, s, "POST", "/v1/operations/"+got.Operation.ID+"/cancel", "", "Idempotency-Key: k")
+		if got := read[apiv1.Operation](t, again, 200); got.State != "canceled" || again.Header.Get("Idempotency-Replayed") != want {
+			t.Errorf("again: %+v %v", got, again.Header)
+		}
 	}
 	problem(t, request(t, s, "POST", "/v1/operations/op_aaaaaaaaaaaaaaaaaaaa/cancel", "{}"), 404, "not_found")
 	problem(t, request(t, s, "POST", "/v1/operations/"+got.Operation.ID+"/cancel", `{"force":true}`), 400, "unknown_field")

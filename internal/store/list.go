@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -39,12 +40,20 @@ type SandboxFilter struct {
 	Metadata     map[string]string // all of these
 }
 
+// OperationFilter selects operations.
+type OperationFilter struct {
+	PageRequest
+	States       []operation.State
+	CreatedAfter time.Time
+}
+
 // CommandFilter selects command sessions.
 type CommandFilter struct {
 	PageRequest
-	Tag    string
-	PID    int
-	States []sandbox.CommandState
+	Tag          string
+	PID          int
+	States       []sandbox.CommandState
+	CreatedAfter time.Time
 }
 
 // Position is a place in a list: rows are ordered by when they were made, then by id. Drivers use it to make cursors.

@@ -91,7 +91,7 @@ type Reader interface {
 	Usage(ctx context.Context, exceptDriver string) (Usage, error)
 
 	Operation(ctx context.Context, id sandbox.OperationID) (operation.Operation, error)
-	Operations(ctx context.Context, page PageRequest) (Page[operation.Operation], error)
+	Operations(ctx context.Context, filter OperationFilter) (Page[operation.Operation], error)
 	// UnfinishedOperations returns all that are queued or running, oldest first.
 	UnfinishedOperations(ctx context.Context) ([]operation.Operation, error)
 

@@ -120,7 +120,7 @@ func (f *Fake) ListCommands(_ context.Context, ref string, filter httpapi.Comman
 	for _, id := range f.cmdOrder {
 		c := f.commands[id].snapshot()
 		if c.SandboxID == box.ID && (filter.Tag == "" || filter.Tag == c.Spec.Tag) && (filter.PID == 0 || filter.PID == c.PID) &&
-			(len(filter.States) == 0 || slices.Contains(filter.States, c.State)) {
+			(len(filter.States) == 0 || slices.Contains(filter.States, c.State)) && c.CreatedAt.After(filter.CreatedAfter) {
 			items = append(items, c)
 		}
 	}

@@ -189,6 +189,23 @@ func (f *Fake) remember(call httpapi.Call, id string) {
 	}
 }
 
+// Once runs do unless the key of call was used before.
+func (f *Fake) Once(_ context.Context, call httpapi.Call, resource string, do func() error) (bool, error) {
+	f.mu.Lock()
+	id, err := f.replay(call)
+	f.mu.Unlock()
+	if err != nil || id != "" {
+		return id != "", err
+	}
+	if err := do(); err != nil {
+		return false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.remember(call, resource)
+	return false, nil
+}
+
 func idempotencyKey(call httpapi.Call) string {
 	return call.Principal.KeyID + "\x00" + call.Idempotency.Scope + "\x00" + call.Idempotency.Key
 }

@@ -218,15 +218,17 @@ func (f *Fake) GetOperation(ctx context.Context, id sandbox.OperationID, wait ti
 	return operation.Operation{}, &sandbox.Error{Code: sandbox.CodeNotFound, Message: "there is no such operation", Cause: string(id)}
 }
 
-// ListOperations lists all of them.
-func (f *Fake) ListOperations(_ context.Context, req httpapi.PageRequest) (httpapi.Page[operation.Operation], error) {
+// ListOperations lists those that the filter selects.
+func (f *Fake) ListOperations(_ context.Context, filter httpapi.OperationFilter) (httpapi.Page[operation.Operation], error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var items []operation.Operation
 	for _, id := range f.order {
-		items = append(items, *f.operations[id])
+		if op := *f.operations[id]; (len(filter.States) == 0 || slices.Contains(filter.States, op.State)) && op.CreatedAt.After(filter.CreatedAfter) {
+			items = append(items, op)
+		}
 	}
-	return page(items, req, func(o operation.Operation) string { return string(o.ID) }, func(o operation.Operation) time.Time { return o.CreatedAt })
+	return page(items, filter.PageRequest, func(o operation.Operation) string { return string(o.ID) }, func(o operation.Operation) time.Time { return o.CreatedAt })
 }
 
 // CancelOperation ends one that runs.

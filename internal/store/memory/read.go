@@ -50,8 +50,8 @@ func (s *Store) Operation(ctx context.Context, id sandbox.OperationID) (operatio
 }
 
 // Operations implements store.Reader.
-func (s *Store) Operations(ctx context.Context, req store.PageRequest) (store.Page[operation.Operation], error) {
-	return read(ctx, s, func(v view) (store.Page[operation.Operation], error) { return v.Operations(ctx, req) })
+func (s *Store) Operations(ctx context.Context, f store.OperationFilter) (store.Page[operation.Operation], error) {
+	return read(ctx, s, func(v view) (store.Page[operation.Operation], error) { return v.Operations(ctx, f) })
 }
 
 // UnfinishedOperations implements store.Reader.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/operation"
@@ -100,7 +101,7 @@ func (v view) Sandboxes(_ context.Context, f store.SandboxFilter) (store.Page[sa
 		if len(f.States) > 0 && !slices.Contains(f.States, s.State) || len(f.States) == 0 && !s.Live() {
 			return false
 		}
-		if !f.CreatedAfter.IsZero() && !s.CreatedAt.After(f.CreatedAfter) {
+		if !isAfter(s.CreatedAt, f.CreatedAfter) {
 			return false
 		}
 		if f.Template != "" && f.Template != s.Template.Ref && f.Template != s.Template.Digest {
@@ -115,6 +116,9 @@ func (v view) Sandboxes(_ context.Context, f store.SandboxFilter) (store.Page[sa
 	})
 	return page(rows, placeOfSandbox, f.PageRequest)
 }
+
+// isAfter reports whether t lies after limit, which is no limit when it is zero.
+func isAfter(t, limit time.Time) bool { return limit.IsZero() || t.After(limit) }
 
 func (v view) LiveSandboxes(context.Context) ([]sandbox.Sandbox, error) {
 	return matching(v.s.sandboxes, placeOfSandbox, sandbox.Sandbox.Clone, sandbox.Sandbox.Live), nil
@@ -135,9 +139,11 @@ func (v view) Operation(_ context.Context, id sandbox.OperationID) (operation.Op
 	return find(v.s.operations, id, cloneOperation)
 }
 
-func (v view) Operations(_ context.Context, req store.PageRequest) (store.Page[operation.Operation], error) {
-	all := matching(v.s.operations, placeOfOperation, cloneOperation, func(operation.Operation) bool { return true })
-	return page(all, placeOfOperation, req)
+func (v view) Operations(_ context.Context, f store.OperationFilter) (store.Page[operation.Operation], error) {
+	rows := matching(v.s.operations, placeOfOperation, cloneOperation, func(o operation.Operation) bool {
+		return (len(f.States) == 0 || slices.Contains(f.States, o.State)) && isAfter(o.CreatedAt, f.CreatedAfter)
+	})
+	return page(rows, placeOfOperation, f.PageRequest)
 }
 
 func (v view) UnfinishedOperations(context.Context) ([]operation.Operation, error) {
@@ -161,7 +167,7 @@ func (v view) CommandByProcess(_ context.Context, box sandbox.ID, process sandbo
 func (v view) Commands(_ context.Context, box sandbox.ID, f store.CommandFilter) (store.Page[sandbox.Command], error) {
 	rows := matching(v.s.commands, placeOfCommand, sandbox.Command.Clone, func(c sandbox.Command) bool {
 		return c.SandboxID == box && (f.Tag == "" || c.Spec.Tag == f.Tag) && (f.PID == 0 || c.PID == f.PID) &&
-			(len(f.States) == 0 || slices.Contains(f.States, c.State))
+			(len(f.States) == 0 || slices.Contains(f.States, c.State)) && isAfter(c.CreatedAt, f.CreatedAfter)
 	})
 	return page(rows, placeOfCommand, f.PageRequest)
 }

@@ -65,6 +65,9 @@ func (r reader) Commands(ctx context.Context, box sandbox.ID, f store.CommandFil
 	if len(f.States) > 0 {
 		in(&sel, "state", f.States)
 	}
+	if !f.CreatedAfter.IsZero() {
+		sel.where("created_at > ?", nanos(f.CreatedAfter))
+	}
 	return commandList.page(ctx, r.q, sel, f.PageRequest)
 }
 

@@ -126,8 +126,15 @@ func (r reader) Operation(ctx context.Context, id sandbox.OperationID) (operatio
 }
 
 // Operations implements store.Reader.
-func (r reader) Operations(ctx context.Context, page store.PageRequest) (store.Page[operation.Operation], error) {
-	return operationList.page(ctx, r.q, selection{}, page)
+func (r reader) Operations(ctx context.Context, f store.OperationFilter) (store.Page[operation.Operation], error) {
+	var sel selection
+	if len(f.States) > 0 {
+		in(&sel, "state", f.States)
+	}
+	if !f.CreatedAfter.IsZero() {
+		sel.where("created_at > ?", nanos(f.CreatedAfter))
+	}
+	return operationList.page(ctx, r.q, sel, f.PageRequest)
 }
 
 // UnfinishedOperations implements store.Reader.

@@ -92,7 +92,7 @@ func pageBounds(t *testing.T, s store.Store) {
 		}
 	}
 	for _, cursor := range []string{"x", "e30", "bnVsbA", string(make([]byte, 300))} {
-		_, err := s.Operations(ctx, store.PageRequest{Cursor: cursor})
+		_, err := s.Operations(ctx, store.OperationFilter{PageRequest: store.PageRequest{Cursor: cursor}})
 		if !errors.Is(err, store.ErrBadCursor) {
 			t.Errorf("cursor %q: %v, want ErrBadCursor", cursor, err)
 		}
@@ -153,6 +153,7 @@ func commandFilters(t *testing.T, s store.Store) {
 		"tag":   {store.CommandFilter{Tag: "build"}, []sandbox.CommandID{a.ID}},
 		"pid":   {store.CommandFilter{PID: 42}, []sandbox.CommandID{b.ID}},
 		"state": {store.CommandFilter{States: []sandbox.CommandState{sandbox.CommandExited}}, []sandbox.CommandID{c.ID}},
+		"after": {store.CommandFilter{CreatedAfter: b.CreatedAt}, []sandbox.CommandID{c.ID}},
 	} {
 		var got []sandbox.CommandID
 		for _, c := range must[store.Page[sandbox.Command]](t)(s.Commands(t.Context(), home, row.filter)).Items {
@@ -188,11 +189,23 @@ func operationLists(t *testing.T, s store.Store) {
 		}
 		return out
 	}
-	page := must[store.Page[operation.Operation]](t)(s.Operations(t.Context(), store.PageRequest{Limit: 2}))
-	rest := must[store.Page[operation.Operation]](t)(s.Operations(t.Context(), store.PageRequest{Limit: 2, Cursor: page.NextCursor}))
+	page := must[store.Page[operation.Operation]](t)(s.Operations(t.Context(), store.OperationFilter{PageRequest: store.PageRequest{Limit: 2}}))
+	rest := must[store.Page[operation.Operation]](t)(s.Operations(t.Context(), store.OperationFilter{PageRequest: store.PageRequest{Limit: 2, Cursor: page.NextCursor}}))
 	got := append(ids(page.Items), ids(rest.Items)...)
 	if d := cmp.Diff([]sandbox.OperationID{c.ID, b.ID, a.ID}, got); d != "" {
 		t.Errorf("list (-want +got):\n%s", d)
+	}
+	for name, row := range map[string]struct {
+		filter store.OperationFilter
+		want   []sandbox.OperationID
+	}{
+		"states":           {store.OperationFilter{States: []operation.State{operation.Running, operation.Succeeded}}, []sandbox.OperationID{c.ID, b.ID}},
+		"created after":    {store.OperationFilter{CreatedAfter: b.CreatedAt}, []sandbox.OperationID{c.ID}},
+		"state that isn't": {store.OperationFilter{States: []operation.State{operation.Failed}}, nil},
+	} {
+		if d := cmp.Diff(row.want, ids(must[store.Page[operation.Operation]](t)(s.Operations(t.Context(), row.filter)).Items)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
 	}
 	open := ids(must[[]operation.Operation](t)(s.UnfinishedOperations(t.Context())))
 	if d := cmp.Diff([]sandbox.OperationID{a.ID, b.ID}, open); d != "" {
