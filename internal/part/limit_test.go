@@ -127,7 +127,9 @@ func TestServeIsLimited(t *testing.T) {
 	e := &endless{Listener: l, full: make(chan struct{}), more: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- serveHTTP(ctx, e, &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.NotFoundHandler()}) }()
+	go func() {
+		done <- serveHTTP(ctx, e, &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.NotFoundHandler()})
+	}()
 	<-e.full
 	select {
 	case <-e.more:
