@@ -33,10 +33,13 @@ type Installation struct {
 
 // Check fails when something is missing that every finished installation has.
 func (in Installation) Check() error {
-	for name, missing := range map[string]bool{"id": in.ID == "", "uid_base": in.UIDBase == 0, "uid_count": in.UIDCount == 0,
-		"control_uid": in.ControlUID == 0, "gateway_uid": in.GatewayUID == 0, "pool_kind": in.PoolKind == ""} {
-		if missing {
-			return fmt.Errorf("%s is missing", name)
+	for _, f := range []struct {
+		name string
+		set  bool
+	}{{"id", in.ID != ""}, {"uid_base", in.UIDBase != 0}, {"uid_count", in.UIDCount != 0}, {"control_uid", in.ControlUID != 0},
+		{"gateway_uid", in.GatewayUID != 0}, {"pool_kind", in.PoolKind != ""}} {
+		if !f.set {
+			return fmt.Errorf("%s is missing", f.name)
 		}
 	}
 	return nil

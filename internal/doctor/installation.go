@@ -129,7 +129,7 @@ func (p *patient) checkPool(ctx context.Context) Check {
 		c := fromError(err)
 		if reason := pool.LoopReason(ctx); kind == string(pool.KindLoopXFS) && reason != "" {
 			c.Cause += " (" + reason + ")"
-		} else if kind == string(pool.KindLoopXFS) && sandbox.CodeOf(err) == sandbox.CodeHostSetup {
+		} else if kind == string(pool.KindLoopXFS) && sandbox.CodeOf(err) == sandbox.CodeHostSetup && !errors.Is(err, fs.ErrNotExist) {
 			c.Status = Warn // space up mounts it
 		}
 		return c

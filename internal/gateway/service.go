@@ -37,7 +37,7 @@ func (s *service) Configure(_ context.Context, req *connect.Request[gatewayv1.Co
 	if err := s.g.configure(req.Msg.GetVerifyKey(), routes); err != nil {
 		return nil, err
 	}
-	s.g.deps.Logger.Info("configured", "routes", len(routes))
+	s.g.deps.Logger.Debug("configured", "routes", len(routes))
 	return connect.NewResponse(&gatewayv1.ConfigureResponse{}), nil
 }
 

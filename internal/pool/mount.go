@@ -138,6 +138,9 @@ func lockImage(ctx context.Context, image string) (*os.File, error) {
 		return nil, err
 	}
 	f, err := os.OpenFile(image, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, missingImage(image, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pool image: %w", err)
 	}
@@ -146,6 +149,11 @@ func lockImage(ctx context.Context, image string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock pool image: %w", err), f.Close())
 	}
 	return f, nil
+}
+
+func missingImage(image string, err error) error {
+	return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the image of the pool is missing", Cause: image + " does not exist",
+		Remedy: "restore it, or make an empty pool: space setup --data-dir " + filepath.Dir(image), Err: err}
 }
 
 // mountedFrom reports whether point is the mount of a loop device on image.

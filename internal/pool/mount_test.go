@@ -46,6 +46,16 @@ func TestEnsureAndUnmountAreIdempotent(t *testing.T) {
 	if _, err := OpenDir(dir); sandbox.CodeOf(err) != sandbox.CodeHostSetup {
 		t.Errorf("a pool that is not mounted opens: %v", err)
 	}
+	lost := &datadir.Dir{Path: t.TempDir(), Installation: dir.Installation}
+	if err := os.Mkdir(lost.PoolDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, openErr := OpenDir(lost)
+	for _, err := range []error{openErr, Ensure(t.Context(), lost)} {
+		if sandbox.CodeOf(err) != sandbox.CodeHostSetup || !strings.Contains(sandbox.AsError(err).Remedy, "space setup --data-dir "+lost.Path) {
+			t.Errorf("a pool without its image: %v", err)
+		}
+	}
 	for range 2 {
 		for range 2 {
 			if err := Ensure(t.Context(), dir); err != nil {

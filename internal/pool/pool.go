@@ -89,6 +89,9 @@ func (p *Pool) init() error {
 			return err
 		}
 		if !mounted {
+			if _, err := os.Lstat(p.cfg.ImageFile); errors.Is(err, fs.ErrNotExist) {
+				return missingImage(p.cfg.ImageFile, err)
+			}
 			return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "the pool is not mounted",
 				Cause: p.cfg.ImageFile + " is not mounted on " + p.cfg.Dir, Remedy: "space up mounts it; or run space setup again"}
 		}

@@ -28,7 +28,12 @@ func Clear(ctx context.Context, cfg Config) error {
 	if err := stopServing(ctx, cfg.Dir.GatewaySocket(), cfg.Logger); err != nil {
 		return err
 	}
-	// A directory without records: every part of the installation that is found is one that no record names.
+	return clearKernel(ctx, cfg)
+}
+
+// clearKernel removes what an installation that does not run has in the kernel, whatever its data directory says: in a
+// directory without records, every part that is found is one that no record names.
+func clearKernel(ctx context.Context, cfg Config) error {
 	blank, err := os.MkdirTemp("", "space-down-")
 	if err != nil {
 		return fmt.Errorf("clear: %w", err)

@@ -31,7 +31,8 @@ func Down(ctx context.Context, cfg Config, deleteAll func(ctx context.Context, b
 	}
 	defer lock.release()
 	if err := pool.Ensure(ctx, cfg.Dir); err != nil {
-		return err
+		cfg.Logger.Warn("the pool cannot be mounted; removing machines without it", "error", err)
+		return clearKernel(ctx, cfg)
 	}
 	if err := makeRunDir(cfg.Dir.RunDir()); err != nil {
 		return err
