@@ -20,8 +20,8 @@ const (
 	mib       = 1 << 20
 	blockSize = 4096
 	inodeSize = 256
-	// imageID is the UUID and hash seed of every image: the same content gives the same image, and no two are ever
-	// mounted on one kernel.
+	// imageID is the UUID and hash seed of every image: images of the same content differ only in the times of its
+	// files, and no two are ever mounted on one kernel.
 	imageID = "5bace000-0000-4000-8000-000000000001"
 	// inodesPerGroup is one for each 16 KiB; the groups that growing adds get as many as the first ones.
 	inodesPerGroup = 8192
