@@ -20,6 +20,7 @@ func storeError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrNameTaken):
 		return &sandbox.Error{Code: sandbox.CodeNameTaken, Message: "a live sandbox has this name",
+			Cause:  "names are unique among sandboxes that are not deleted",
 			Remedy: "choose another name, or delete that sandbox", Err: err}
 	case errors.Is(err, store.ErrBadCursor):
 		return invalid("cursor", "was not made by this list")

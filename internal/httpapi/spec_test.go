@@ -193,15 +193,15 @@ func TestGeneratedErrors(t *testing.T) {
 		"Every answer that is not 2xx, and the `error` of every failed operation, has one form (`application/problem+json`):\n" +
 		"`status`, `code`, `message` (what happened), `cause` (why), `remedy` (what to do), `retryable`, and where they apply\n" +
 		"`operation_id`, `sandbox_id` and `fields`. 429 and 503 mean that nothing happened, and come with `Retry-After`.\n\n" +
-		"| Code | Status | Retryable | Meaning |\n|---|---|---|---|\n")
+		"| Code | Status | Retryable | Meaning | What helps, when the error says nothing better |\n|---|---|---|---|---|\n")
 	for _, c := range sandbox.Codes() {
 		retryable := "no"
 		if c.Retryable {
 			retryable = "yes"
 		}
-		fmt.Fprintf(&b, "| `%s` | %d | %s | %s |\n", c.Code, c.Status, retryable, c.Meaning)
+		fmt.Fprintf(&b, "| `%s` | %d | %s | %s | %s |\n", c.Code, c.Status, retryable, c.Meaning, c.Remedy)
 	}
 	b.WriteString("\nThe `error` of a command session that never started, or was ended early, has a code of its own: `command_not_found`,\n" +
-		"`cwd_not_found`, `user_not_found`, `permission_denied`, `start_failed`, `deadline_exceeded`.\n")
+		"`cwd_not_found`, `user_not_found`, `permission_denied`, `start_failed`, `deadline_exceeded`, `canceled` (deleted before its start).\n")
 	generated(t, "docs/errors.md", []byte(b.String()))
 }

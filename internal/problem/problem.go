@@ -2,6 +2,7 @@
 package problem
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -38,7 +39,7 @@ func From(err error, opts Options) *Problem {
 	e := sandbox.AsError(err)
 	info := e.Code.Info()
 	p := &Problem{retryAfter: opts.RetryAfter, Problem: apiv1.Problem{Status: info.Status, Code: string(info.Code),
-		Message: e.Message, Cause: e.Cause, Remedy: e.Remedy, Retryable: info.Retryable,
+		Message: e.Message, Cause: e.Cause, Remedy: cmp.Or(e.Remedy, info.Remedy), Retryable: info.Retryable,
 		OperationID: opts.OperationID, SandboxID: opts.SandboxID}}
 	for _, f := range e.Fields {
 		p.Fields = append(p.Fields, apiv1.FieldError(f))

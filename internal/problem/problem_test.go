@@ -49,6 +49,16 @@ func TestWriteKeepsForeignErrorsInTheLog(t *testing.T) {
 	}
 }
 
+// TestEveryErrorSaysWhatHelps: errors that know no remedy get the general one of their code.
+func TestEveryErrorSaysWhatHelps(t *testing.T) {
+	t.Parallel()
+	for _, info := range sandbox.Codes() {
+		if got := From(sandbox.Errorf(info.Code, "x"), Options{}).Remedy; got == "" || got != info.Remedy {
+			t.Errorf("%s: %q, want %q", info.Code, got, info.Remedy)
+		}
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
