@@ -44,6 +44,10 @@ func (a adapter) Handle(op *huma.Operation, handler func(huma.Context)) {
 // handle registers a route behind the gate: authentication, then query parameters.
 func (s *server) handle(op *huma.Operation, handler http.HandlerFunc) {
 	s.mux.HandleFunc(op.Method+" "+muxPath(op), func(w http.ResponseWriter, r *http.Request) {
+		if op.Metadata[metaRest] == true && strings.HasSuffix(r.URL.Path, "/") {
+			s.fail(w, r, noRoute(r)) // the mux lets the rest be empty
+			return
+		}
 		ctx, err := s.admit(op, r)
 		if err != nil {
 			s.fail(w, r, err)

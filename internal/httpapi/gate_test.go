@@ -80,7 +80,7 @@ func TestUnknownRoutes(t *testing.T) {
 		"GET /v1/commands/cmd_aaaaaaaaaaaaaaaaaaaa/transcript", "POST /v1/commands/cmd_aaaaaaaaaaaaaaaaaaaa/resize",
 		"GET /v1/sandboxes/box/files/stat", "GET /v1/sandboxes/box/files/list", "POST /v1/sandboxes/box/files/mkdir",
 		"GET /v1/policies/x", "PUT /v1/sandboxes/box/policy", "GET /v1/secrets/x", "GET /v1/node/ledger", "GET /v1/checkpoints/cp_1",
-		"GET /", "GET /v1", "GET /v1/", "GET /v2/sandboxes", "GET /v1/sandboxes/", "GET /v1//sandboxes", "GET /v1/../v1/sandboxes",
+		"GET /", "GET /v1", "GET /v1/", "GET /v2/sandboxes", "GET /v1/sandboxes/", "GET /v1/templates/", "GET /v1//sandboxes", "GET /v1/../v1/sandboxes",
 		"GET /v1/sandboxes/box/", "GET /v1/sandboxes/./box", "GET /favicon.ico",
 	} {
 		method, path := cut(route)
