@@ -50,7 +50,8 @@ func Start(ctx context.Context, name string) (context.Context, error) {
 		return nil, fmt.Errorf("set process name: %w", err)
 	}
 	if !Started() {
-		return nil, fmt.Errorf("space %s is started by space up, not by hand", name)
+		return nil, &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: fmt.Sprintf("space %s is a part of space up", name),
+			Cause: "it was started by hand", Remedy: "run space up; space node info shows the machine"}
 	}
 	unix.CloseOnExec(lifelineFD) // nothing that a part starts may hold it
 	life := os.NewFile(lifelineFD, "lifeline")
