@@ -141,7 +141,9 @@ func (i *Installation) StartNode() {
 	must(i.t, err)
 	passer := &fdpass.Server{Open: n.AgentSocket, AllowUID: uint32(os.Getuid()), Logger: i.logger}
 	i.run("node", []func(context.Context) error{
-		func(ctx context.Context) error { return rpc.Serve(ctx, rpc.Restrict(rpcs, uint32(os.Getuid())), n.Handler()) },
+		func(ctx context.Context) error {
+			return rpc.Serve(ctx, rpc.Restrict(rpcs, uint32(os.Getuid())), n.Handler())
+		},
 		func(ctx context.Context) error { return passer.Serve(ctx, fds) },
 	}, n.Close, network.Close, p.Close)
 }
@@ -154,7 +156,9 @@ func (i *Installation) StartGateway() {
 	must(i.t, err)
 	i.data.handler.set(g.DataHandler())
 	i.run("gateway", []func(context.Context) error{
-		func(ctx context.Context) error { return rpc.Serve(ctx, rpc.Restrict(l, uint32(os.Getuid())), g.ControlHandler()) },
+		func(ctx context.Context) error {
+			return rpc.Serve(ctx, rpc.Restrict(l, uint32(os.Getuid())), g.ControlHandler())
+		},
 	}, func() error {
 		i.data.handler.set(nil)
 		g.Close()
