@@ -47,6 +47,9 @@ breaks, the output goes on from where it was.`,
 			return execLive(cmd.Context(), cli, args[0], in)
 		},
 	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return fmt.Errorf("%w (flags of the command to run come after --)", err)
+	})
 	f := cmd.Flags()
 	f.SetInterspersed(true)
 	f.BoolVarP(&in.Stdin, "stdin", "i", false, "pass standard input on")
