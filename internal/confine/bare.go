@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,7 +45,7 @@ func neededDirs(spec *Spec) (map[string]bool, error) {
 			continue
 		}
 		real, err := filepath.EvalSymlinks(p)
-		if os.IsNotExist(err) { // passed over, as by Landlock
+		if errors.Is(err, os.ErrNotExist) { // passed over, as by Landlock
 			continue
 		}
 		if err != nil {
