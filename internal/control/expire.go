@@ -63,6 +63,9 @@ func (c *Control) giveUp(ctx context.Context, cmd sandbox.Command) (sandbox.Comm
 		return cmd, c.guestError(err)
 	}
 	p, err := c.process(ctx, c.Limits.CallTimeout, cmd)
+	if sandbox.CodeOf(err) == sandbox.CodeNotFound { // forgotten already; the watch has brought its end, or brings it now
+		return c.command(ctx, cmd.ID)
+	}
 	if err != nil {
 		return cmd, c.guestError(err)
 	}

@@ -169,6 +169,23 @@ func TestCommandSession(t *testing.T) {
 	<-m.off
 }
 
+// TestGivenUp: a process that is acknowledged before its start has failed, in a way the host accepts.
+func TestGivenUp(t *testing.T) {
+	t.Parallel()
+	c, _ := pair(t)
+	id := sandbox.NewProcessID()
+	if _, err := c.CreateProcess(t.Context(), id, &agentv1.ProcessSpec{Argv: []string{"true"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AckProcesses(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	p, err := c.GetProcess(t.Context(), id)
+	if err != nil || p.State != agentv1.ProcessState_PROCESS_STATE_FAILED || p.ErrorCode != string(sandbox.CodeCanceled) {
+		t.Errorf("%v, %v", p, err)
+	}
+}
+
 // follow attaches and reads to the end.
 func follow(t *testing.T, c *guest.Client, id sandbox.ProcessID) (string, *agentv1.Process) {
 	t.Helper()
