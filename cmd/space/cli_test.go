@@ -41,6 +41,8 @@ func TestReport(t *testing.T) {
 		{exitStatus(42), 42, ""},
 		{errors.Join(api, house), 1, "space: taken (web) — choose another\nspace: not set up (no file)\n"},
 		{&url.Error{Op: "Get", URL: "http://x", Err: errors.New("refused")}, 1, "space: SPACE does not answer (refused) — is space up running? SPACE_URL and --url say where to look\n"},
+		{&url.Error{Op: "Get", URL: "foo/v1/sandboxes", Err: errors.New("unsupported protocol scheme \"\"")}, 1,
+			"space: this is no address of an API (unsupported protocol scheme \"\") — set SPACE_URL or --url to one such as http://127.0.0.1:7070\n"},
 	} {
 		var buf bytes.Buffer
 		if code := report(&buf, row.err); code != row.code || buf.String() != row.want {

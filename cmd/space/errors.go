@@ -86,6 +86,9 @@ func describe(err error) string {
 		}
 	} else if e, ok := errors.AsType[*url.Error](err); ok {
 		message, cause, remedy = "SPACE does not answer", e.Err.Error(), "is space up running? SPACE_URL and --url say where to look"
+		if u, perr := url.Parse(e.URL); perr != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			message, remedy = "this is no address of an API", "set SPACE_URL or --url to one such as http://127.0.0.1:7070"
+		}
 	}
 	if cause != "" {
 		message += " (" + cause + ")"

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -67,9 +69,22 @@ func toProblem(_ huma.Context, _ string, v any) (any, error) {
 	}
 	var fields []sandbox.FieldError
 	for _, d := range m.Errors {
-		fields = append(fields, sandbox.FieldError{Field: fieldOf(d.Location), Message: d.Message})
+		fields = append(fields, sandbox.FieldError{Field: fieldOf(d.Location), Message: plainNumbers(d.Message)})
 	}
 	return problem.From(invalid(fields...), problem.Options{}), nil
+}
+
+var exponent = regexp.MustCompile(`[0-9]+(\.[0-9]+)?e\+[0-9]+`)
+
+// plainNumbers writes the bounds in huma's messages as people do: 1048576 instead of 1.048576e+06.
+func plainNumbers(message string) string {
+	return exponent.ReplaceAllStringFunc(message, func(s string) string {
+		f, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			return s
+		}
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	})
 }
 
 // fieldOf turns huma's location into the field's name as the client wrote it: body.argv[0] is argv[0].
