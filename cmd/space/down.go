@@ -14,6 +14,7 @@ import (
 
 	"github.com/space-sandbox/space/client"
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/setup"
 	"github.com/space-sandbox/space/internal/up"
 )
@@ -64,7 +65,11 @@ func clearLost(ctx context.Context, cfg up.Config, path string, openErr error) e
 		return err
 	}
 	if !found {
-		return openErr
+		lost := &datadir.Dir{Path: abs}
+		if pool.CheckOrphan(lost.PoolDir()) == nil {
+			return openErr
+		}
+		return pool.UnmountOrphan(lost.PoolDir()) // all that an unfinished setup can have left
 	}
 	release, err := setup.Busy(abs)
 	if err != nil {

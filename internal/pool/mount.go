@@ -226,7 +226,7 @@ func UnmountOrphan(point string) error {
 // orphaned reports whether point is the mount of a loop device whose file has no name any more.
 func orphaned(point string) (bool, error) {
 	var at, above unix.Stat_t
-	if err := unix.Stat(point, &at); errors.Is(err, unix.ENOENT) {
+	if err := unix.Stat(point, &at); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return false, nil
 	} else if err != nil {
 		return false, &os.PathError{Op: "stat", Path: point, Err: err}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -116,6 +117,9 @@ func (r *run) chooseRange(claims []idRange) (mine idRange, others []idRange, err
 func holds(c idRange) bool {
 	run := datadir.Dir{Installation: datadir.Installation{ID: c.ID}}
 	if _, err := os.Lstat(run.RunDir()); err == nil {
+		return true
+	}
+	if in := (datadir.Dir{Path: c.DataDir}); pool.CheckOrphan(in.PoolDir()) != nil {
 		return true
 	}
 	for _, name := range []string{installationFile, recordFile} {
