@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -69,17 +70,17 @@ func (s *server) createCommand(ctx context.Context, in *createCommandInput) (*cr
 		Body: apiv1.CreatedCommand{Command: commandWire(made.Command), Attach: attachWire(made.Attach)}}, nil
 }
 
-func (s *server) newCommand(ctx context.Context, in *createCommandInput, spec sandbox.CommandSpec) (CreatedCommand, error) {
+func (s *server) newCommand(ctx context.Context, in *createCommandInput, spec sandbox.CommandSpec) (control.CreatedCommand, error) {
 	ref, err := sandboxRef(in.ID)
 	if err != nil {
-		return CreatedCommand{}, err
+		return control.CreatedCommand{}, err
 	}
 	if spec, err = commandSpec(spec); err != nil {
-		return CreatedCommand{}, err
+		return control.CreatedCommand{}, err
 	}
 	call, err := in.call(ctx, "POST /v1/sandboxes/"+ref+"/commands", in.Body)
 	if err != nil {
-		return CreatedCommand{}, err
+		return control.CreatedCommand{}, err
 	}
 	return s.Control.CreateCommand(ctx, call, ref, spec, in.Body.Start)
 }
@@ -106,7 +107,7 @@ func (s *server) listCommands(ctx context.Context, in *listCommandsInput) (*comm
 	if err != nil {
 		return nil, s.refused(ctx, "list commands", err)
 	}
-	page, err := s.Control.ListCommands(ctx, ref, CommandFilter{PageRequest: in.request(), Tag: in.Tag, PID: in.PID, States: states,
+	page, err := s.Control.ListCommands(ctx, ref, control.CommandFilter{PageRequest: in.request(), Tag: in.Tag, PID: in.PID, States: states,
 		CreatedAfter: in.CreatedAfter})
 	if err != nil {
 		return nil, s.refused(ctx, "list commands", err)
@@ -219,7 +220,7 @@ func (s *server) attachCommand(ctx context.Context, in *attachInput) (*attachOut
 	if err != nil {
 		return nil, s.refused(ctx, "attach command", err)
 	}
-	var a Attach
+	var a control.Attach
 	attach := func() (err error) { a, err = s.Control.AttachCommand(ctx, id); return err }
 	again, err := s.Control.Once(ctx, call, string(id), attach)
 	if again {

@@ -18,31 +18,31 @@ type Control interface {
 	// Authenticate resolves a key; unknown ones are CodeUnauthenticated.
 	Authenticate(ctx context.Context, key string) (auth.Principal, error)
 
-	CreateSandbox(ctx context.Context, call Call, spec sandbox.Spec) (Accepted, error)
+	CreateSandbox(ctx context.Context, call control.Call, spec sandbox.Spec) (control.Accepted, error)
 	GetSandbox(ctx context.Context, ref string) (sandbox.Sandbox, error)
-	ListSandboxes(ctx context.Context, filter SandboxFilter) (Page[sandbox.Sandbox], error)
-	PatchSandbox(ctx context.Context, ref string, patch SandboxPatch) (sandbox.Sandbox, error)
-	DeleteSandbox(ctx context.Context, call Call, ref string) (Accepted, error)
+	ListSandboxes(ctx context.Context, filter control.SandboxFilter) (control.Page[sandbox.Sandbox], error)
+	PatchSandbox(ctx context.Context, ref string, patch control.SandboxPatch) (sandbox.Sandbox, error)
+	DeleteSandbox(ctx context.Context, call control.Call, ref string) (control.Accepted, error)
 
 	GetOperation(ctx context.Context, id sandbox.OperationID, wait time.Duration) (operation.Operation, error)
-	ListOperations(ctx context.Context, filter OperationFilter) (Page[operation.Operation], error)
+	ListOperations(ctx context.Context, filter control.OperationFilter) (control.Page[operation.Operation], error)
 	CancelOperation(ctx context.Context, id sandbox.OperationID) (operation.Operation, error)
 
 	// CreateCommand registers a command session and, with start, starts it.
-	CreateCommand(ctx context.Context, call Call, ref string, spec sandbox.CommandSpec, start bool) (CreatedCommand, error)
+	CreateCommand(ctx context.Context, call control.Call, ref string, spec sandbox.CommandSpec, start bool) (control.CreatedCommand, error)
 	// Exec runs a command to its end with the given standard input and returns its record and output, each stream
 	// cut at 1 MiB. When ctx ends first, the command goes on.
-	Exec(ctx context.Context, call Call, ref string, spec sandbox.CommandSpec, stdin []byte) (ExecResult, error)
+	Exec(ctx context.Context, call control.Call, ref string, spec sandbox.CommandSpec, stdin []byte) (control.ExecResult, error)
 	GetCommand(ctx context.Context, id sandbox.CommandID, wait time.Duration) (sandbox.Command, error)
-	ListCommands(ctx context.Context, ref string, filter CommandFilter) (Page[sandbox.Command], error)
-	AttachCommand(ctx context.Context, id sandbox.CommandID) (Attach, error)
+	ListCommands(ctx context.Context, ref string, filter control.CommandFilter) (control.Page[sandbox.Command], error)
+	AttachCommand(ctx context.Context, id sandbox.CommandID) (control.Attach, error)
 	SignalCommand(ctx context.Context, id sandbox.CommandID, signal string) (sandbox.Command, error)
 	// KillCommand kills the process group (DELETE); for an ended command it changes nothing.
 	KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error)
 
 	// Once runs do, unless a request with call's Idempotency-Key was answered before: that is replayed. A do that fails
 	// leaves the key unused.
-	Once(ctx context.Context, call Call, resource string, do func() error) (replayed bool, err error)
+	Once(ctx context.Context, call control.Call, resource string, do func() error) (replayed bool, err error)
 
 	// ProxyFiles and ProxyStdin pass a body through to the gateway unread and answer w.
 	ProxyFiles(w http.ResponseWriter, r *http.Request, ref string)
@@ -50,42 +50,9 @@ type Control interface {
 
 	ListTemplates(ctx context.Context) ([]sandbox.Template, error)
 	GetTemplate(ctx context.Context, ref string) (sandbox.Template, error)
-	Node(ctx context.Context) (NodeInfo, error)
+	Node(ctx context.Context) (control.NodeInfo, error)
 	// Ready is nil when control can take work: its store, node and gateway answer.
 	Ready(ctx context.Context) error
 	// WriteMetrics writes the Prometheus text form.
 	Metrics(w io.Writer) error
 }
-
-// The types of the calls are control's; the API speaks them under its own names.
-type (
-	// Call is what goes with a call that changes something.
-	Call = control.Call
-	// Idempotency identifies a request.
-	Idempotency = control.Idempotency
-	// Accepted is the answer to a lifecycle call.
-	Accepted = control.Accepted
-	// CreatedCommand is the answer to creating a command session.
-	CreatedCommand = control.CreatedCommand
-	// Attach opens one command session on the data plane.
-	Attach = control.Attach
-	// ExecResult is a command with its output.
-	ExecResult = control.ExecResult
-	// PageRequest bounds a list.
-	PageRequest = control.PageRequest
-	// SandboxFilter selects sandboxes.
-	SandboxFilter = control.SandboxFilter
-	// OperationFilter selects operations.
-	OperationFilter = control.OperationFilter
-	// CommandFilter selects command sessions.
-	CommandFilter = control.CommandFilter
-	// SandboxPatch changes what is not nil.
-	SandboxPatch = control.SandboxPatch
-	// NodeInfo describes the machine SPACE runs on.
-	NodeInfo = control.NodeInfo
-	// DriverInfo is a driver with the result of its probe.
-	DriverInfo = control.DriverInfo
-)
-
-// Page is one page of a list.
-type Page[T any] = control.Page[T]

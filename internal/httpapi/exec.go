@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -28,33 +29,33 @@ func (s *server) exec(ctx context.Context, in *execInput) (*execOutput, error) {
 	return &execOutput{ReplayHeader: replayed(result.Replayed), Body: execWire(result)}, nil
 }
 
-func (s *server) runExec(ctx context.Context, in *execInput) (ExecResult, error) {
+func (s *server) runExec(ctx context.Context, in *execInput) (control.ExecResult, error) {
 	ref, err := sandboxRef(in.ID)
 	if err != nil {
-		return ExecResult{}, err
+		return control.ExecResult{}, err
 	}
 	b := in.Body
 	if b.Start != nil && !*b.Start {
-		return ExecResult{}, invalid(sandbox.FieldError{Field: "start", Message: "an exec always starts at once"})
+		return control.ExecResult{}, invalid(sandbox.FieldError{Field: "start", Message: "an exec always starts at once"})
 	}
 	stdin, err := base64.StdEncoding.DecodeString(b.StdinB64)
 	if err != nil {
-		return ExecResult{}, invalid(sandbox.FieldError{Field: "stdin_b64", Message: "is not base64 (the standard alphabet, padded)"})
+		return control.ExecResult{}, invalid(sandbox.FieldError{Field: "stdin_b64", Message: "is not base64 (the standard alphabet, padded)"})
 	}
 	spec, err := commandSpec(sandbox.CommandSpec{Argv: b.Argv, Env: b.Env, Cwd: b.Cwd, User: b.User,
 		Stdin: b.Stdin || b.StdinB64 != "", TimeoutSeconds: b.TimeoutSeconds, Tag: b.Tag})
 	if err != nil {
-		return ExecResult{}, err
+		return control.ExecResult{}, err
 	}
 	call, err := in.call(ctx, "POST /v1/sandboxes/"+ref+"/exec", b)
 	if err != nil {
-		return ExecResult{}, err
+		return control.ExecResult{}, err
 	}
 	return s.Control.Exec(ctx, call, ref, spec, stdin)
 }
 
 // execWire shows the output as text when both streams are UTF-8, else both as base64.
-func execWire(r ExecResult) apiv1.ExecResult {
+func execWire(r control.ExecResult) apiv1.ExecResult {
 	out := apiv1.ExecResult{Command: commandWire(r.Command)}
 	stdout, ok1 := asText(r.Stdout, r.Command.StdoutBytes)
 	stderr, ok2 := asText(r.Stderr, r.Command.StderrBytes)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
-	"github.com/space-sandbox/space/internal/httpapi"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/httpapi/httpapitest"
 )
 
@@ -88,6 +88,6 @@ func create(t *testing.T, s *httpapitest.Server, body string) apiv1.Sandbox {
 }
 
 // sandboxFilter selects everything that is live.
-func sandboxFilter() httpapi.SandboxFilter {
-	return httpapi.SandboxFilter{PageRequest: httpapi.PageRequest{Limit: 100}}
+func sandboxFilter() control.SandboxFilter {
+	return control.SandboxFilter{PageRequest: control.PageRequest{Limit: 100}}
 }

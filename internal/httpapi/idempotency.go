@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -31,19 +32,19 @@ func replayed(yes bool) ReplayHeader {
 
 // call makes the Call for a request. scope is its method and route with the resource filled in; body is what the
 // request was read into, so that spelling (order of keys, white space) makes no difference.
-func (p IdempotencyParam) call(ctx context.Context, scope string, body any) (Call, error) {
-	call := Call{Principal: principalOf(ctx)}
+func (p IdempotencyParam) call(ctx context.Context, scope string, body any) (control.Call, error) {
+	call := control.Call{Principal: principalOf(ctx)}
 	if p.Key == "" {
 		return call, nil
 	}
 	if len(p.Key) > maxIdempotencyKey || !isPrintable(p.Key) {
-		return Call{}, invalid(sandbox.FieldError{Field: "Idempotency-Key", Message: "must be 1 to 128 printable ASCII characters"})
+		return control.Call{}, invalid(sandbox.FieldError{Field: "Idempotency-Key", Message: "must be 1 to 128 printable ASCII characters"})
 	}
 	canonical, err := json.Marshal(body)
 	if err != nil {
-		return Call{}, fmt.Errorf("fingerprint of a request: %w", err)
+		return control.Call{}, fmt.Errorf("fingerprint of a request: %w", err)
 	}
-	call.Idempotency = &Idempotency{Key: p.Key, Scope: scope, Fingerprint: sha256.Sum256(canonical)}
+	call.Idempotency = &control.Idempotency{Key: p.Key, Scope: scope, Fingerprint: sha256.Sum256(canonical)}
 	return call, nil
 }
 

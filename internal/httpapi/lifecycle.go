@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/problem"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -25,7 +26,7 @@ type lifecycleOutput struct {
 
 // lifecycle makes a lifecycle call and answers it by the contract: 202 at once; when a wait was asked for, 200 when
 // the operation succeeded, its error when it failed, 202 when the wait ran out.
-func (s *server) lifecycle(ctx context.Context, what string, wait WaitParams, accept func() (Accepted, error)) (*lifecycleOutput, error) {
+func (s *server) lifecycle(ctx context.Context, what string, wait WaitParams, accept func() (control.Accepted, error)) (*lifecycleOutput, error) {
 	timeout, asked, err := wait.duration()
 	if err != nil {
 		return nil, s.refused(ctx, what, err)
@@ -51,7 +52,7 @@ func (s *server) lifecycle(ctx context.Context, what string, wait WaitParams, ac
 }
 
 // settle waits for an accepted operation and brings its sandbox up to date. The operation is returned with every error.
-func (s *server) settle(ctx context.Context, acc Accepted, wait func() (operation.Operation, error)) (Accepted, error) {
+func (s *server) settle(ctx context.Context, acc control.Accepted, wait func() (operation.Operation, error)) (control.Accepted, error) {
 	if !acc.Operation.State.Ended() {
 		op, err := wait()
 		if err != nil {

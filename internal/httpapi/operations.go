@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -126,7 +127,7 @@ func (s *server) listOperations(ctx context.Context, in *listOperationsInput) (*
 	if err != nil {
 		return nil, s.refused(ctx, "list operations", err)
 	}
-	page, err := s.Control.ListOperations(ctx, OperationFilter{PageRequest: in.request(), States: states, CreatedAfter: in.CreatedAfter})
+	page, err := s.Control.ListOperations(ctx, control.OperationFilter{PageRequest: in.request(), States: states, CreatedAfter: in.CreatedAfter})
 	if err != nil {
 		return nil, s.refused(ctx, "list operations", err)
 	}

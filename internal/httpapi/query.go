@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -96,8 +97,8 @@ type PageParams struct {
 	Count  bool   `query:"count" doc:"Tell how many there are in all"`
 }
 
-func (p PageParams) request() PageRequest {
-	return PageRequest{Limit: p.Limit, Cursor: p.Cursor, Ascending: p.Order == "asc", Count: p.Count}
+func (p PageParams) request() control.PageRequest {
+	return control.PageRequest{Limit: p.Limit, Cursor: p.Cursor, Ascending: p.Order == "asc", Count: p.Count}
 }
 
 // oneOf splits a comma-separated list and refuses what is not in allowed.

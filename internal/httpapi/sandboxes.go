@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -61,14 +62,14 @@ type createSandboxInput struct {
 
 func (s *server) createSandbox(ctx context.Context, in *createSandboxInput) (*lifecycleOutput, error) {
 	const scope = "POST /v1/sandboxes"
-	return s.lifecycle(ctx, scope, in.WaitParams, func() (Accepted, error) {
+	return s.lifecycle(ctx, scope, in.WaitParams, func() (control.Accepted, error) {
 		spec, err := sandboxSpec(in.Body)
 		if err != nil {
-			return Accepted{}, err
+			return control.Accepted{}, err
 		}
 		call, err := in.call(ctx, scope, in.Body)
 		if err != nil {
-			return Accepted{}, err
+			return control.Accepted{}, err
 		}
 		return s.Control.CreateSandbox(ctx, call, spec)
 	})
@@ -84,14 +85,14 @@ type deleteSandboxInput struct {
 
 func (s *server) deleteSandbox(ctx context.Context, in *deleteSandboxInput) (*lifecycleOutput, error) {
 	scope := "DELETE /v1/sandboxes/" + in.ID
-	return s.lifecycle(ctx, scope, in.WaitParams, func() (Accepted, error) {
+	return s.lifecycle(ctx, scope, in.WaitParams, func() (control.Accepted, error) {
 		ref, err := sandboxRef(in.ID)
 		if err != nil {
-			return Accepted{}, err
+			return control.Accepted{}, err
 		}
 		call, err := in.call(ctx, scope, nil)
 		if err != nil {
-			return Accepted{}, err
+			return control.Accepted{}, err
 		}
 		call.IfBusyFail = in.IfBusy == "fail"
 		call.IfState = sandbox.State(in.IfState)
@@ -135,7 +136,7 @@ func (s *server) patch(ctx context.Context, in *patchSandboxInput) (sandbox.Sand
 	if err := json.Unmarshal(in.RawBody, &given); err != nil {
 		return sandbox.Sandbox{}, malformed(err.Error())
 	}
-	patch := SandboxPatch{Name: in.Body.Name}
+	patch := control.SandboxPatch{Name: in.Body.Name}
 	if _, ok := given["name"]; ok && patch.Name == nil {
 		patch.Name = new(string)
 	}
@@ -185,7 +186,7 @@ func (s *server) listSandboxes(ctx context.Context, in *listSandboxesInput) (*sa
 	if err != nil {
 		return nil, s.refused(ctx, "list sandboxes", err)
 	}
-	page, err := s.Control.ListSandboxes(ctx, SandboxFilter{PageRequest: in.request(), States: states,
+	page, err := s.Control.ListSandboxes(ctx, control.SandboxFilter{PageRequest: in.request(), States: states,
 		CreatedAfter: in.CreatedAfter, Template: in.Template, Metadata: in.metadata})
 	if err != nil {
 		return nil, s.refused(ctx, "list sandboxes", err)
@@ -193,7 +194,7 @@ func (s *server) listSandboxes(ctx context.Context, in *listSandboxesInput) (*sa
 	return &sandboxListOutput{Body: listWire(page, s.sandboxWire)}, nil
 }
 
-func listWire[From, To any](page Page[From], wire func(From) To) apiv1.List[To] {
+func listWire[From, To any](page control.Page[From], wire func(From) To) apiv1.List[To] {
 	out := apiv1.List[To]{Items: make([]To, 0, len(page.Items)), NextCursor: page.NextCursor, Total: page.Total}
 	for _, item := range page.Items {
 		out.Items = append(out.Items, wire(item))

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/problem"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -112,7 +113,7 @@ func commandWire(c sandbox.Command) apiv1.Command {
 	return out
 }
 
-func attachWire(a Attach) apiv1.Attach {
+func attachWire(a control.Attach) apiv1.Attach {
 	return apiv1.Attach{URL: a.URL, Token: a.Token, ExpiresAt: a.ExpiresAt.UTC()}
 }
 

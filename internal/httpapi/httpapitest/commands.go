@@ -13,7 +13,7 @@ import (
 	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
-	"github.com/space-sandbox/space/internal/httpapi"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/problem"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -22,19 +22,19 @@ import (
 const maxExecOutput = 1 << 20
 
 // CreateCommand makes a session.
-func (f *Fake) CreateCommand(_ context.Context, call httpapi.Call, ref string, spec sandbox.CommandSpec, start bool) (httpapi.CreatedCommand, error) {
+func (f *Fake) CreateCommand(_ context.Context, call control.Call, ref string, spec sandbox.CommandSpec, start bool) (control.CreatedCommand, error) {
 	p, again, err := f.newProcess(call, ref, spec)
 	if err != nil {
-		return httpapi.CreatedCommand{}, err
+		return control.CreatedCommand{}, err
 	}
 	if start {
 		p.start(f.programs)
 	}
 	c := p.snapshot()
-	return httpapi.CreatedCommand{Command: c, Attach: f.attach(c.ID), Replayed: again}, nil
+	return control.CreatedCommand{Command: c, Attach: f.attach(c.ID), Replayed: again}, nil
 }
 
-func (f *Fake) newProcess(call httpapi.Call, ref string, spec sandbox.CommandSpec) (p *process, again bool, err error) {
+func (f *Fake) newProcess(call control.Call, ref string, spec sandbox.CommandSpec) (p *process, again bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id, err := f.replay(call); err != nil || id != "" {
@@ -68,24 +68,24 @@ func (f *Fake) newProcess(call httpapi.Call, ref string, spec sandbox.CommandSpe
 }
 
 // Exec runs a session to its end.
-func (f *Fake) Exec(ctx context.Context, call httpapi.Call, ref string, spec sandbox.CommandSpec, stdin []byte) (httpapi.ExecResult, error) {
+func (f *Fake) Exec(ctx context.Context, call control.Call, ref string, spec sandbox.CommandSpec, stdin []byte) (control.ExecResult, error) {
 	p, again, err := f.newProcess(call, ref, spec)
 	if err != nil {
-		return httpapi.ExecResult{}, err
+		return control.ExecResult{}, err
 	}
 	if !again && spec.Stdin {
 		if err := p.input(stdin, true); err != nil {
-			return httpapi.ExecResult{}, err
+			return control.ExecResult{}, err
 		}
 	}
 	p.start(f.programs)
 	c, err := f.GetCommand(ctx, p.cmd.ID, time.Hour)
 	if err != nil {
-		return httpapi.ExecResult{}, err
+		return control.ExecResult{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return httpapi.ExecResult{Command: c, Replayed: again, Stdout: slices.Clone(p.stdout[:min(len(p.stdout), maxExecOutput)]),
+	return control.ExecResult{Command: c, Replayed: again, Stdout: slices.Clone(p.stdout[:min(len(p.stdout), maxExecOutput)]),
 		Stderr: slices.Clone(p.stderr[:min(len(p.stderr), maxExecOutput)])}, nil
 }
 
@@ -109,12 +109,12 @@ func (f *Fake) GetCommand(ctx context.Context, id sandbox.CommandID, wait time.D
 }
 
 // ListCommands filters by everything the filter has.
-func (f *Fake) ListCommands(_ context.Context, ref string, filter httpapi.CommandFilter) (httpapi.Page[sandbox.Command], error) {
+func (f *Fake) ListCommands(_ context.Context, ref string, filter control.CommandFilter) (control.Page[sandbox.Command], error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	box := f.find(ref)
 	if box == nil {
-		return httpapi.Page[sandbox.Command]{}, noSandbox(ref)
+		return control.Page[sandbox.Command]{}, noSandbox(ref)
 	}
 	var items []sandbox.Command
 	for _, id := range f.cmdOrder {
@@ -127,15 +127,15 @@ func (f *Fake) ListCommands(_ context.Context, ref string, filter httpapi.Comman
 	return page(items, filter.PageRequest, func(c sandbox.Command) string { return string(c.ID) }, func(c sandbox.Command) time.Time { return c.CreatedAt })
 }
 
-func (f *Fake) attach(id sandbox.CommandID) httpapi.Attach {
-	return httpapi.Attach{URL: "ws" + f.dataURL[len("http"):] + "/v1/attach/" + string(id), Token: "token-" + string(id),
+func (f *Fake) attach(id sandbox.CommandID) control.Attach {
+	return control.Attach{URL: "ws" + f.dataURL[len("http"):] + "/v1/attach/" + string(id), Token: "token-" + string(id),
 		ExpiresAt: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
 }
 
 // AttachCommand gives a token.
-func (f *Fake) AttachCommand(_ context.Context, id sandbox.CommandID) (httpapi.Attach, error) {
+func (f *Fake) AttachCommand(_ context.Context, id sandbox.CommandID) (control.Attach, error) {
 	if _, err := f.process(id); err != nil {
-		return httpapi.Attach{}, err
+		return control.Attach{}, err
 	}
 	return f.attach(id), nil
 }

@@ -102,7 +102,7 @@ func (f *Fake) readClient(ctx context.Context, conn *websocket.Conn, p *process)
 // stream sends started, the output from the offsets, and exit.
 func (p *process) stream(ctx context.Context, conn *websocket.Conn, stdout, stderr uint64) error {
 	c := p.snapshot()
-	if err := control(ctx, conn, map[string]any{"type": apiv1.FrameStarted, "pid": c.PID, "epoch": c.Epoch,
+	if err := sendControl(ctx, conn, map[string]any{"type": apiv1.FrameStarted, "pid": c.PID, "epoch": c.Epoch,
 		"stdout_offset": stdout, "stderr_offset": stderr, "stdin_offset": c.StdinBytes}); err != nil {
 		return err
 	}
@@ -112,14 +112,14 @@ func (p *process) stream(ctx context.Context, conn *websocket.Conn, stdout, stde
 		ended, changed, c := p.cmd.State.Ended(), p.changed, p.cmd
 		p.mu.Unlock()
 		stdout, stderr = stdout+uint64(len(out)), stderr+uint64(len(errOut))
-		if err := data(ctx, conn, apiv1.ChannelStdout, out); err != nil {
+		if err := sendData(ctx, conn, apiv1.ChannelStdout, out); err != nil {
 			return err
 		}
-		if err := data(ctx, conn, apiv1.ChannelStderr, errOut); err != nil {
+		if err := sendData(ctx, conn, apiv1.ChannelStderr, errOut); err != nil {
 			return err
 		}
 		if ended {
-			return control(ctx, conn, exitFrame(c))
+			return sendControl(ctx, conn, exitFrame(c))
 		}
 		select {
 		case <-changed:
@@ -140,7 +140,7 @@ func exitFrame(c sandbox.Command) map[string]any {
 	return m
 }
 
-func control(ctx context.Context, conn *websocket.Conn, frame any) error {
+func sendControl(ctx context.Context, conn *websocket.Conn, frame any) error {
 	body, err := json.Marshal(frame)
 	if err != nil {
 		return fmt.Errorf("control frame: %w", err)
@@ -151,7 +151,7 @@ func control(ctx context.Context, conn *websocket.Conn, frame any) error {
 // maxChunk makes frames of 32 KiB with their channel, as the gateway does.
 const maxChunk = 32<<10 - 1
 
-func data(ctx context.Context, conn *websocket.Conn, channel byte, body []byte) error {
+func sendData(ctx context.Context, conn *websocket.Conn, channel byte, body []byte) error {
 	for chunk := range slices.Chunk(body, maxChunk) {
 		if err := conn.Write(ctx, websocket.MessageBinary, append([]byte{channel}, chunk...)); err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/space-sandbox/space/internal/auth"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/httpapi"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -172,7 +173,7 @@ func (f *Fake) Authenticate(_ context.Context, key string) (auth.Principal, erro
 }
 
 // replay looks an idempotency key up. id is what it stood for, "" when it is new.
-func (f *Fake) replay(call httpapi.Call) (id string, err error) {
+func (f *Fake) replay(call control.Call) (id string, err error) {
 	if call.Idempotency == nil {
 		return "", nil
 	}
@@ -183,14 +184,14 @@ func (f *Fake) replay(call httpapi.Call) (id string, err error) {
 	return old.id, nil
 }
 
-func (f *Fake) remember(call httpapi.Call, id string) {
+func (f *Fake) remember(call control.Call, id string) {
 	if call.Idempotency != nil {
 		f.seen[idempotencyKey(call)] = seen{fingerprint: call.Idempotency.Fingerprint, id: id}
 	}
 }
 
 // Once runs do unless the key of call was used before.
-func (f *Fake) Once(_ context.Context, call httpapi.Call, resource string, do func() error) (bool, error) {
+func (f *Fake) Once(_ context.Context, call control.Call, resource string, do func() error) (bool, error) {
 	f.mu.Lock()
 	id, err := f.replay(call)
 	f.mu.Unlock()
@@ -206,7 +207,7 @@ func (f *Fake) Once(_ context.Context, call httpapi.Call, resource string, do fu
 	return false, nil
 }
 
-func idempotencyKey(call httpapi.Call) string {
+func idempotencyKey(call control.Call) string {
 	return call.Principal.KeyID + "\x00" + call.Idempotency.Scope + "\x00" + call.Idempotency.Key
 }
 
@@ -235,12 +236,12 @@ func (f *Fake) GetTemplate(ctx context.Context, ref string) (sandbox.Template, e
 }
 
 // Node describes a machine that does not exist.
-func (f *Fake) Node(context.Context) (httpapi.NodeInfo, error) {
+func (f *Fake) Node(context.Context) (control.NodeInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return httpapi.NodeInfo{InstallationID: "abc123", DefaultDriver: "fake", PoolKind: "copy", PoolTotal: 64 << 30, PoolFree: 60 << 30,
+	return control.NodeInfo{InstallationID: "abc123", DefaultDriver: "fake", PoolKind: "copy", PoolTotal: 64 << 30, PoolFree: 60 << 30,
 		CPUs: 2, MemoryBytes: 8 << 30, MemoryFree: 4 << 30, Kernel: "6.1.0", Sandboxes: len(f.sandboxes),
-		Drivers: []httpapi.DriverInfo{{Name: "fake", Available: true, Isolation: "none", Version: "1"},
+		Drivers: []control.DriverInfo{{Name: "fake", Available: true, Isolation: "none", Version: "1"},
 			{Name: "qemu", Reason: "qemu-system-x86_64 is not installed"}}}, nil
 }
 
@@ -258,7 +259,7 @@ func (f *Fake) Metrics(w io.Writer) error {
 }
 
 // page cuts a sorted list; a cursor is the id of the last item before it.
-func page[T any](items []T, req httpapi.PageRequest, id func(T) string, created func(T) time.Time) (httpapi.Page[T], error) {
+func page[T any](items []T, req control.PageRequest, id func(T) string, created func(T) time.Time) (control.Page[T], error) {
 	slices.SortFunc(items, func(a, b T) int {
 		order := cmp.Or(created(b).Compare(created(a)), cmp.Compare(id(b), id(a)))
 		if req.Ascending {
@@ -266,7 +267,7 @@ func page[T any](items []T, req httpapi.PageRequest, id func(T) string, created 
 		}
 		return order
 	})
-	out := httpapi.Page[T]{}
+	out := control.Page[T]{}
 	if req.Count {
 		total := len(items)
 		out.Total = &total

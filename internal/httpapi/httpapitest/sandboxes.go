@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/space-sandbox/space/internal/httpapi"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -20,10 +20,10 @@ func digest(name string) string {
 }
 
 // CreateSandbox makes a record; what becomes of it depends on the template.
-func (f *Fake) CreateSandbox(ctx context.Context, call httpapi.Call, spec sandbox.Spec) (httpapi.Accepted, error) {
+func (f *Fake) CreateSandbox(ctx context.Context, call control.Call, spec sandbox.Spec) (control.Accepted, error) {
 	t, err := f.GetTemplate(ctx, spec.Template)
 	if err != nil {
-		return httpapi.Accepted{}, err
+		return control.Accepted{}, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,7 +31,7 @@ func (f *Fake) CreateSandbox(ctx context.Context, call httpapi.Call, spec sandbo
 		return f.acceptedBefore(id), err
 	}
 	if spec.Name != "" && f.find(spec.Name) != nil {
-		return httpapi.Accepted{}, &sandbox.Error{Code: sandbox.CodeNameTaken, Message: "a live sandbox has this name", Cause: spec.Name, Remedy: "choose another name"}
+		return control.Accepted{}, &sandbox.Error{Code: sandbox.CodeNameTaken, Message: "a live sandbox has this name", Cause: spec.Name, Remedy: "choose another name"}
 	}
 	now := f.tick()
 	box := &sandbox.Sandbox{ID: sandbox.NewID(), Name: spec.Name, State: sandbox.StateCreating, DesiredState: sandbox.StateRunning,
@@ -41,7 +41,7 @@ func (f *Fake) CreateSandbox(ctx context.Context, call httpapi.Call, spec sandbo
 	f.sandboxes[box.ID] = box
 	op := f.begin("create", box)
 	f.remember(call, string(op.ID))
-	acc := httpapi.Accepted{Operation: *op, Sandbox: box.Clone()}
+	acc := control.Accepted{Operation: *op, Sandbox: box.Clone()}
 	switch t.Digest {
 	case digest(TemplateSlow):
 	case digest(TemplateBroken):
@@ -101,12 +101,12 @@ func (f *Fake) Finish() {
 	}
 }
 
-func (f *Fake) acceptedBefore(id string) httpapi.Accepted {
+func (f *Fake) acceptedBefore(id string) control.Accepted {
 	op, ok := f.operations[sandbox.OperationID(id)]
 	if !ok {
-		return httpapi.Accepted{}
+		return control.Accepted{}
 	}
-	return httpapi.Accepted{Operation: *op, Sandbox: f.sandboxes[sandbox.ID(op.Resource.ID)].Clone(), Replayed: true}
+	return control.Accepted{Operation: *op, Sandbox: f.sandboxes[sandbox.ID(op.Resource.ID)].Clone(), Replayed: true}
 }
 
 // find returns a live sandbox, nil when there is none.
@@ -134,7 +134,7 @@ func (f *Fake) GetSandbox(_ context.Context, ref string) (sandbox.Sandbox, error
 }
 
 // ListSandboxes filters by everything the filter has.
-func (f *Fake) ListSandboxes(_ context.Context, filter httpapi.SandboxFilter) (httpapi.Page[sandbox.Sandbox], error) {
+func (f *Fake) ListSandboxes(_ context.Context, filter control.SandboxFilter) (control.Page[sandbox.Sandbox], error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var items []sandbox.Sandbox
@@ -160,7 +160,7 @@ func (f *Fake) ListSandboxes(_ context.Context, filter httpapi.SandboxFilter) (h
 }
 
 // PatchSandbox changes name and metadata.
-func (f *Fake) PatchSandbox(_ context.Context, ref string, patch httpapi.SandboxPatch) (sandbox.Sandbox, error) {
+func (f *Fake) PatchSandbox(_ context.Context, ref string, patch control.SandboxPatch) (sandbox.Sandbox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	box := f.find(ref)
@@ -180,7 +180,7 @@ func (f *Fake) PatchSandbox(_ context.Context, ref string, patch httpapi.Sandbox
 }
 
 // DeleteSandbox deletes at once; one whose name begins with "sticky" stays in deleting until Finish.
-func (f *Fake) DeleteSandbox(_ context.Context, call httpapi.Call, ref string) (httpapi.Accepted, error) {
+func (f *Fake) DeleteSandbox(_ context.Context, call control.Call, ref string) (control.Accepted, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id, err := f.replay(call); err != nil || id != "" {
@@ -189,18 +189,18 @@ func (f *Fake) DeleteSandbox(_ context.Context, call httpapi.Call, ref string) (
 	box := f.find(ref)
 	switch {
 	case box == nil:
-		return httpapi.Accepted{}, noSandbox(ref)
+		return control.Accepted{}, noSandbox(ref)
 	case box.State == sandbox.StateDeleting:
-		return httpapi.Accepted{Operation: *f.operations[box.OperationID], Sandbox: box.Clone()}, nil
+		return control.Accepted{Operation: *f.operations[box.OperationID], Sandbox: box.Clone()}, nil
 	case call.IfState != "" && call.IfState != box.State:
-		return httpapi.Accepted{}, &sandbox.Error{Code: sandbox.CodeStateMismatch, Message: "the sandbox is in another state", Cause: string(box.State)}
+		return control.Accepted{}, &sandbox.Error{Code: sandbox.CodeStateMismatch, Message: "the sandbox is in another state", Cause: string(box.State)}
 	case call.IfBusyFail && box.OperationID != "":
-		return httpapi.Accepted{}, &sandbox.Error{Code: sandbox.CodeSandboxBusy, Message: "a transition is under way"}
+		return control.Accepted{}, &sandbox.Error{Code: sandbox.CodeSandboxBusy, Message: "a transition is under way"}
 	}
 	box.State, box.DesiredState = sandbox.StateDeleting, sandbox.StateDeleted
 	op := f.begin("delete", box)
 	f.remember(call, string(op.ID))
-	acc := httpapi.Accepted{Operation: *op, Sandbox: box.Clone()}
+	acc := control.Accepted{Operation: *op, Sandbox: box.Clone()}
 	if !strings.HasPrefix(box.Name, "sticky") {
 		f.end(op, nil)
 	}
@@ -219,7 +219,7 @@ func (f *Fake) GetOperation(ctx context.Context, id sandbox.OperationID, wait ti
 }
 
 // ListOperations lists those that the filter selects.
-func (f *Fake) ListOperations(_ context.Context, filter httpapi.OperationFilter) (httpapi.Page[operation.Operation], error) {
+func (f *Fake) ListOperations(_ context.Context, filter control.OperationFilter) (control.Page[operation.Operation], error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var items []operation.Operation
