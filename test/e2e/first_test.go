@@ -34,6 +34,7 @@ func TestFirstSandbox(t *testing.T) {
 	if !strings.HasPrefix(box.Template.Digest, "sha256:") || box.Template.Ref != "mini:latest" {
 		t.Errorf("template %+v", box.Template)
 	}
+	clock := i.readClock("first")
 	t.Run("exec", func(t *testing.T) { testExec(t, i) })
 	t.Run("identity", func(t *testing.T) { testIdentity(t, i) })
 	t.Run("attach", func(t *testing.T) { testAttach(t, i) })
@@ -42,6 +43,7 @@ func TestFirstSandbox(t *testing.T) {
 	t.Run("files", func(t *testing.T) { testFiles(t, i) })
 	t.Run("records", func(t *testing.T) { testRecords(t, i, box) })
 	t.Run("idempotency", func(t *testing.T) { testIdempotency(t, i) })
+	t.Run("clock", func(t *testing.T) { testClock(t, clock, i.readClock("first")) })
 	i.delete("first")
 	if _, err := i.client.Sandbox(t.Context(), box.ID); client.Code(err) != "not_found" {
 		t.Errorf("after delete: %v", err)
