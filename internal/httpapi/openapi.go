@@ -105,8 +105,3 @@ func (s *server) static(path, contentType string, body []byte) {
 		_, _ = w.Write(body)
 	})
 }
-
-// OpenAPIYAML is the description of the API as api/openapi.yaml has it.
-func OpenAPIYAML() ([]byte, error) {
-	return newServer(Config{}).api.OpenAPI().YAML()
-}
