@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -77,7 +78,7 @@ func store(req fileRequest, body io.Reader) (stored, error) {
 		return stored{}, err
 	}
 	f := os.NewFile(uintptr(fd), temp)
-	defer f.Close()
+	defer closeForExec(f)
 	placed := false
 	defer func() {
 		if !placed {
@@ -103,6 +104,14 @@ func store(req fileRequest, body io.Reader) (stored, error) {
 		return stored{}, err
 	}
 	return stored{Path: req.path, SizeBytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+// closeForExec closes f and waits for children between fork and exec, which still have it open for writing: whoever is
+// told that the file is there may run it at once.
+func closeForExec(f *os.File) {
+	f.Close()
+	syscall.ForkLock.RLock()
+	syscall.ForkLock.RUnlock() //nolint:staticcheck // nothing to do inside: a fork holds the lock until its exec
 }
 
 // receive copies body into f and sum.
