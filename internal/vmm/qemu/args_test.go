@@ -39,7 +39,7 @@ memory-backend-file,id=ram,size=512M,mem-path=/proc/self/fd/5,share=on
 -initrd
 /proc/self/fd/4
 -append
-console=ttyS0 quiet tsc_early_khz=2596148 pci=off reboot=t cryptomgr.notests
+console=ttyS0 quiet tsc_early_khz=2596148 tsc=reliable pci=off reboot=t cryptomgr.notests
 -chardev
 ringbuf,id=console,size=65536
 -serial

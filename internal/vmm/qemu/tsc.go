@@ -57,9 +57,11 @@ func readTSCNow() tscReading {
 }
 
 // clockArgs is what the kernel of a guest is told about its clock. Under KVM it has a clock that says its rate itself.
+// The kernel must not check the counter against the timer: on a busy host the timer is late, the kernel would blame the
+// counter, count late ticks instead, and fall behind by minutes.
 func clockArgs(kvm bool, tscKHz uint64) string {
 	if kvm || tscKHz == 0 {
 		return ""
 	}
-	return fmt.Sprintf("tsc_early_khz=%d", tscKHz)
+	return fmt.Sprintf("tsc_early_khz=%d tsc=reliable", tscKHz)
 }

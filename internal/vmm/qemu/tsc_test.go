@@ -28,7 +28,7 @@ func TestClockArgs(t *testing.T) {
 		kvm  bool
 		kHz  uint64
 		want string
-	}{{false, 2596148, "tsc_early_khz=2596148"}, {true, 2596148, ""}, {false, 0, ""}} {
+	}{{false, 2596148, "tsc_early_khz=2596148 tsc=reliable"}, {true, 2596148, ""}, {false, 0, ""}} {
 		if got := clockArgs(tt.kvm, tt.kHz); got != tt.want {
 			t.Errorf("clockArgs(%t, %d) = %q, want %q", tt.kvm, tt.kHz, got, tt.want)
 		}
