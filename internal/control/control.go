@@ -51,6 +51,7 @@ type Limits struct {
 	CreateDeadline    time.Duration // a whole create, default 180 s (emulated machines boot slowly)
 	ReadyDeadline     time.Duration // waiting for the guest's agent, default 120 s
 	CallTimeout       time.Duration // one short call of the gateway or node, default 15 s
+	AckTimeout        time.Duration // telling a guest that a result is recorded, default 5 s
 	DeleteTimeout     time.Duration // one attempt of removing a machine, default 60 s
 	StartPatience     time.Duration // how long the start of a command waits for a restarting gateway, default 20 s
 	AttachTTL         time.Duration // attach tokens, default 1 h
@@ -67,6 +68,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.CreateDeadline, 180*time.Second)
 	set(&l.ReadyDeadline, 120*time.Second)
 	set(&l.CallTimeout, 15*time.Second)
+	set(&l.AckTimeout, 5*time.Second)
 	set(&l.DeleteTimeout, 60*time.Second)
 	set(&l.StartPatience, 20*time.Second)
 	set(&l.AttachTTL, time.Hour)

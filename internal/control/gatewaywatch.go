@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -106,9 +105,7 @@ func (c *Control) ack(ctx context.Context, id sandbox.ID, process sandbox.Proces
 }
 
 func (c *Control) ackProcess(ctx context.Context, id sandbox.ID, process sandbox.ProcessID) error {
-	_, err := call(ctx, ackTimeout, c.Deps.Gateway.AckProcesses,
+	_, err := call(ctx, c.Limits.AckTimeout, c.Deps.Gateway.AckProcesses,
 		&gatewayv1.AckProcessesRequest{SandboxId: string(id), ProcessIds: []string{string(process)}})
 	return err
 }
-
-const ackTimeout = 5 * time.Second
