@@ -73,7 +73,7 @@ stage "tests on real microVMs"
 export SPACE_TEST_BIN=$PWD/bin SPACE_TEST_ASSETS=$assets SPACE_TEST_GUEST=$assets/guest
 log=$(mktemp)
 trap 'code=$?; rm -f "$log"; if [ "$code" != 0 ]; then echo "test: stage \"$current\" failed" >&2; fi' EXIT
-mapfile -t files < <(git ls-files '*_test.go' | xargs grep -l '^//go:build.*realvm')
+mapfile -t files < <(git ls-files '*_test.go' | xargs grep -lE '^//go:build ([a-z]+ \|\| )*realvm')
 mapfile -t packages < <(dirname "${files[@]}" | sort -u | sed 's|^|./|')
 mapfile -t names < <(grep -hoE '^func Test[A-Za-z0-9_]+' "${files[@]}" | sed 's/^func //' | grep -v '^TestMain$')
 failed=
