@@ -157,8 +157,8 @@ func TestShell(t *testing.T) {
 	w.key("stty size; echo $TERM; tty | cut -c1-8\r")
 	w.until("30 100\r\nvt220\r\n/dev/pts\r\n")
 	// Ctrl-C ends what runs there, not space.
-	w.key("sleep 1000\r")
-	w.until("sleep 1000")
+	w.key("sh -c 'echo be''gun; exec sleep 1000'\r")
+	w.until("begun\r\n")
 	w.key("\x03")
 	w.until("[130 ready] ")
 	// Ctrl-Z stops it, and the shell has it as a job.

@@ -78,11 +78,17 @@ func (t terminal) raw() (restore func(), err error) {
 	}), nil
 }
 
-// follow reports changes of the size, and signals that are to end space, until stop is called. A terminal that comes
-// back after a stop is made raw again.
-func (t terminal) follow(resized func(apiv1.PTY), end func(syscall.Signal)) (stop func()) {
+// catchSignals catches what concerns a terminal. Begin before the terminal is made raw: a signal that ends space must
+// not leave it so.
+func catchSignals() chan os.Signal {
 	caught := make(chan os.Signal, 8)
 	signal.Notify(caught, unix.SIGWINCH, unix.SIGCONT, unix.SIGTERM, unix.SIGHUP)
+	return caught
+}
+
+// follow reports changes of the size, and signals that are to end space, until stop is called. A terminal that comes
+// back after a stop is made raw again.
+func (t terminal) follow(caught chan os.Signal, resized func(apiv1.PTY), end func(syscall.Signal)) (stop func()) {
 	done := make(chan struct{})
 	go func() {
 		for {
@@ -104,10 +110,7 @@ func (t terminal) follow(resized func(apiv1.PTY), end func(syscall.Signal)) (sto
 			}
 		}
 	}()
-	return sync.OnceFunc(func() {
-		signal.Stop(caught)
-		close(done)
-	})
+	return sync.OnceFunc(func() { close(done) })
 }
 
 // onTerminal connects a session that has a terminal with the user's until it ends or is left.
@@ -123,12 +126,14 @@ func (c *cli) onTerminal(ctx context.Context, api *client.Client, id string, opt
 	if err != nil {
 		return err
 	}
+	caught := catchSignals()
+	defer signal.Stop(caught)
 	restore, err := t.raw()
 	if err != nil {
 		return err
 	}
 	defer restore()
-	defer t.follow(a.Resize, func(sig syscall.Signal) { cancel(signaled{sig}) })()
+	defer t.follow(caught, a.Resize, func(sig syscall.Signal) { cancel(signaled{sig}) })()
 	go func() { // ends with the process: a read of a terminal cannot be interrupted
 		if c.typeKeys(a, t.present()) {
 			cancel(errLeft)

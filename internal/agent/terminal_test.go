@@ -109,25 +109,33 @@ func TestTerminalOfAnotherUser(t *testing.T) {
 func TestResize(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
-	id := f.create(onTerminal(`stty -echo; trap 'stty size' WINCH; stty size; echo ready; while read line; do echo "$line"; done`))
+	id := f.create(onTerminal(`trap 'stty size; exit' WINCH; stty size; echo ready; while :; do sleep 0.05; done`))
 	wantCode(t, f.resize(id, 100, 40), "") // not started yet: it starts with this size
 	s := f.watch(id)
 	s.until("40 100\r\nready\r\n")
 	wantCode(t, f.resize(id, 132, 50), "")
-	s.key("\n") // a shell looks at its traps between commands
-	s.until("50 132\r\n")
 	for _, bad := range [][2]uint32{{0, 1}, {1, 0}, {1 << 16, 1}, {1, 1 << 16}} {
 		wantCode(t, f.resize(id, bad[0], bad[1]), sandbox.CodeInvalidArgument)
 	}
-	if _, err := f.agent.WriteStdin(t.Context(), connect.NewRequest(&agentv1.WriteStdinRequest{ProcessId: id, Eof: true})); err != nil {
-		t.Fatal(err)
-	}
+	s.until("50 132\r\n")
 	s.until("")
-	if s.exit.StdinBytes != 1 {
-		t.Errorf("%d bytes of input counted, want the newline alone", s.exit.StdinBytes)
-	}
 	wantCode(t, f.resize(id, 80, 24), sandbox.CodeNotRunning)
 	wantCode(t, f.resize(f.start(shell("cat")), 80, 24), sandbox.CodeInvalidState)
+}
+
+// TestEndOfInputOnATerminal: eof types the end-of-file character, which is nobody's data; the terminal stays open.
+func TestEndOfInputOnATerminal(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	s := f.watch(f.create(onTerminal(`stty -echo; cat; echo again; cat; exit 2`)))
+	for range 2 {
+		if _, err := f.agent.WriteStdin(t.Context(), connect.NewRequest(&agentv1.WriteStdinRequest{ProcessId: s.id, Data: []byte("a line\n"), Eof: true})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := s.until(""); !strings.HasSuffix(got, "a line\r\nagain\r\na line\r\n") || s.exit.StdinBytes != 14 || s.exit.ExitCode != 2 {
+		t.Errorf("shown %q, exit %v", got, s.exit)
+	}
 }
 
 func TestInterruptFromTheKeyboard(t *testing.T) {
