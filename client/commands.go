@@ -85,7 +85,7 @@ type Transcript struct {
 
 // Transcript reads what is kept of a session that was created with Record; also when its sandbox is gone.
 func (c *Client) Transcript(ctx context.Context, id string) (*Transcript, error) {
-	resp, err := c.send(ctx, call{method: http.MethodGet, path: join("commands", id, "transcript")})
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: join("commands", id, "transcript")}) //nolint:bodyclose // Close closes it
 	if err != nil {
 		return nil, err
 	}

@@ -182,7 +182,7 @@ func (c *cli) transcript(ctx context.Context, api *client.Client, id string) err
 	if err != nil {
 		return err
 	}
-	defer t.Close()
+	defer func() { _ = t.Close() }() // it was only read
 	next := map[string]uint64{}
 	for {
 		e, err := t.Next()

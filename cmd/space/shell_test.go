@@ -113,7 +113,7 @@ func (w *window) key(keys string) {
 	}
 }
 
-// settings are the terminal's as a hash of everything stty can change.
+// settings are the terminal's: everything stty can change.
 func (w *window) settings() unix.Termios {
 	w.t.Helper()
 	s, err := unix.IoctlGetTermios(int(w.file.Fd()), unix.TCGETS)
@@ -121,6 +121,21 @@ func (w *window) settings() unix.Termios {
 		w.t.Fatal(err)
 	}
 	return *s
+}
+
+// awaitRaw waits until space has changed the terminal's settings.
+func (w *window) awaitRaw(before unix.Termios) {
+	w.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for w.settings() == before {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.t.Fatal("the terminal is not raw")
+		}
+	}
 }
 
 // exit waits for the end of space and checks its code.
@@ -228,9 +243,7 @@ func TestShellLeavesTheTerminalAsItWas(t *testing.T) {
 			}()
 			if end.do != nil {
 				w.until("ready] ")
-				if during := w.settings(); during == before {
-					t.Error("the terminal is not raw")
-				}
+				w.awaitRaw(before)
 				end.do(w)
 			}
 			_ = w.cmd.Wait() // the code tells
