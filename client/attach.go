@@ -22,10 +22,14 @@ const maxFrame = 1 << 20
 // AttachOptions says what Attach does with a session's streams.
 type AttachOptions struct {
 	// Stdout and Stderr get the output, in order and each byte once; nil discards. They are written by one goroutine.
-	// An error of a writer ends the attachment, not the command.
+	// What a terminal shows goes to Stdout. An error of a writer ends the attachment, not the command.
 	Stdout, Stderr io.Writer
-	// StdoutOffset and StderrOffset skip that many bytes of each stream.
-	StdoutOffset, StderrOffset uint64
+	// StdoutOffset, StderrOffset and PTYOffset skip that many bytes of each stream.
+	StdoutOffset, StderrOffset, PTYOffset uint64
+	// Takeover ends all other attachments of the session.
+	Takeover bool
+	// Size, when not nil, becomes the size of the session's terminal.
+	Size *apiv1.PTY
 	// OnGap, when not nil, is told that the bytes from <= n < to of a stream are gone: the command wrote more than is
 	// kept before they were read.
 	OnGap func(channel byte, from, to uint64)
@@ -48,9 +52,11 @@ type Attachment struct {
 	opts AttachOptions
 
 	// Of the goroutine in run.
-	token  *apiv1.Attach
-	stdout position
-	stderr position
+	token    *apiv1.Attach
+	stdout   position
+	stderr   position
+	pty      position
+	takeover bool
 
 	in   input
 	done chan struct{}
@@ -71,8 +77,10 @@ type position struct {
 // command goes on.
 func (c *Client) Attach(ctx context.Context, id string, opts AttachOptions) (*Attachment, error) {
 	a := &Attachment{c: c, id: id, opts: opts, token: opts.Token, done: make(chan struct{}),
-		stdout: position{want: opts.StdoutOffset}, stderr: position{want: opts.StderrOffset}}
+		stdout: position{want: opts.StdoutOffset}, stderr: position{want: opts.StderrOffset},
+		pty: position{want: opts.PTYOffset}, takeover: opts.Takeover}
 	a.in.init()
+	a.in.size = opts.Size
 	conn, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
@@ -105,6 +113,9 @@ func (a *Attachment) Write(p []byte) (int, error) { return a.in.write(p) }
 // CloseStdin ends the command's standard input after all that was written.
 func (a *Attachment) CloseStdin() { a.in.close() }
 
+// Resize changes the size of the command's terminal.
+func (a *Attachment) Resize(size apiv1.PTY) { a.in.resize(size) }
+
 // run follows the session over as many connections as it takes.
 func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, error) {
 	retry := backoff{limit: patience}
@@ -121,7 +132,7 @@ func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, erro
 		if err = a.verdict(ctx, err); err != nil {
 			return a.ended(ctx, err)
 		}
-		if now := a.stdout.want + a.stderr.want + a.in.acceptedBytes(); now != progress {
+		if now := a.stdout.want + a.stderr.want + a.pty.want + a.in.acceptedBytes(); now != progress {
 			progress = now
 			retry.reset()
 		}
@@ -202,6 +213,12 @@ func (a *Attachment) dial(ctx context.Context) (*websocket.Conn, error) {
 		a.token = token
 	}
 	q := url.Values{"stdout_offset": {strconv.FormatUint(a.stdout.want, 10)}, "stderr_offset": {strconv.FormatUint(a.stderr.want, 10)}}
+	if a.pty.want > 0 {
+		q.Set("pty_offset", strconv.FormatUint(a.pty.want, 10))
+	}
+	if a.takeover {
+		q.Set("takeover", "true")
+	}
 	conn, resp, err := websocket.Dial(ctx, a.token.URL+"?"+q.Encode(), &websocket.DialOptions{ //nolint:bodyclose // on an error its body is in memory, else it is the connection
 		HTTPClient:   a.c.http(),
 		HTTPHeader:   http.Header{"Authorization": {"Bearer " + a.token.Token}},
@@ -214,6 +231,7 @@ func (a *Attachment) dial(ctx context.Context) (*websocket.Conn, error) {
 		return nil, fmt.Errorf("attach to command %s: %w", a.id, err)
 	}
 	conn.SetReadLimit(maxFrame)
+	a.takeover = false // done: who comes later must not be sent away by a connection that is made again
 	return conn, nil
 }
 
@@ -246,6 +264,8 @@ func (a *Attachment) follow(ctx context.Context, conn *websocket.Conn) (*Exit, e
 			err = a.stdout.pass(a.opts.Stdout, body)
 		case apiv1.ChannelStderr:
 			err = a.stderr.pass(a.opts.Stderr, body)
+		case apiv1.ChannelPTY:
+			err = a.pty.pass(a.opts.Stdout, body)
 		case apiv1.ChannelControl:
 			var f apiv1.Control
 			if err := json.Unmarshal(body, &f); err != nil {
@@ -266,15 +286,18 @@ func (a *Attachment) follow(ctx context.Context, conn *websocket.Conn) (*Exit, e
 func (a *Attachment) control(ctx context.Context, f apiv1.Control, conn *websocket.Conn, sender *sync.WaitGroup) error {
 	switch f.Type {
 	case apiv1.FrameStarted:
-		a.stdout.at, a.stderr.at = f.StdoutOffset, f.StderrOffset
+		a.stdout.at, a.stderr.at, a.pty.at = f.StdoutOffset, f.StderrOffset, f.PTYOffset
 		if err := a.in.resume(f.StdinOffset); err != nil {
 			return &localError{err}
 		}
 		sender.Go(func() { a.in.send(ctx, conn) })
 	case apiv1.FrameGap:
 		p := &a.stdout
-		if f.Channel == apiv1.ChannelStderr {
+		switch f.Channel {
+		case apiv1.ChannelStderr:
 			p = &a.stderr
+		case apiv1.ChannelPTY:
+			p = &a.pty
 		}
 		p.at = f.To
 		if f.To > p.want {

@@ -2,6 +2,9 @@ package client
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -63,10 +66,46 @@ func (c *Client) Signal(ctx context.Context, id, name string) (*apiv1.Command, e
 	return do[apiv1.Command](ctx, c, call{method: http.MethodPost, path: join("commands", id, "signal"), in: apiv1.Signal{Signal: name}})
 }
 
-// Kill kills the process group of a command; one that has ended stays as it is.
+// Resize changes the size of a command's terminal.
+func (c *Client) Resize(ctx context.Context, id string, size apiv1.PTY) (*apiv1.Command, error) {
+	return do[apiv1.Command](ctx, c, call{method: http.MethodPost, path: join("commands", id, "resize"), in: size})
+}
+
+// Kill kills the process group of a command. One that was not started fails as canceled; one that has ended stays as it
+// is.
 func (c *Client) Kill(ctx context.Context, id string) (*apiv1.Command, error) {
 	return do[apiv1.Command](ctx, c, call{method: http.MethodDelete, path: join("commands", id)})
 }
+
+// Transcript is what is kept of a recorded session. Close it.
+type Transcript struct {
+	body io.Closer
+	dec  *json.Decoder
+}
+
+// Transcript reads what is kept of a session that was created with Record; also when its sandbox is gone.
+func (c *Client) Transcript(ctx context.Context, id string) (*Transcript, error) {
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: join("commands", id, "transcript")}) //nolint:bodyclose // Close closes it
+	if err != nil {
+		return nil, err
+	}
+	return &Transcript{body: resp.Body, dec: json.NewDecoder(resp.Body)}, nil
+}
+
+// Next returns the next entry; io.EOF after the last.
+func (t *Transcript) Next() (apiv1.TranscriptEntry, error) {
+	var e apiv1.TranscriptEntry
+	if err := t.dec.Decode(&e); err != nil {
+		if errors.Is(err, io.EOF) {
+			return e, io.EOF
+		}
+		return e, fmt.Errorf("read the transcript: %w", err)
+	}
+	return e, nil
+}
+
+// Close ends it.
+func (t *Transcript) Close() error { return t.body.Close() }
 
 // StdinOptions says how WriteStdin writes.
 type StdinOptions struct {

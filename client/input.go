@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 
@@ -33,6 +34,8 @@ type input struct {
 	sent    int // bytes of buf that were sent on this connection
 	eof     bool
 	stopped bool
+	size    *apiv1.PTY // the terminal's, once it was set
+	resized bool       // size is to be sent on this connection
 
 	accepted uint64 // by the process, when the last connection was made
 }
@@ -87,6 +90,25 @@ func (in *input) close() {
 	in.notify()
 }
 
+// resize sets what the size of the terminal is to be, now and after a broken connection.
+func (in *input) resize(size apiv1.PTY) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.size, in.resized = &size, true
+	in.notify()
+}
+
+// nextSize returns a size that is to be sent, once.
+func (in *input) nextSize() *apiv1.PTY {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.resized {
+		return nil
+	}
+	in.resized = false
+	return in.size
+}
+
 func (in *input) stop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -105,6 +127,7 @@ func (in *input) resume(accepted uint64) error {
 		return errors.New("a part of the standard input was lost with the connection")
 	}
 	in.accepted = accepted
+	in.resized = in.size != nil
 	in.sent = int(min(accepted-in.base, uint64(len(in.buf))))
 	in.notify()
 	return nil
@@ -116,11 +139,14 @@ func (in *input) acceptedBytes() uint64 {
 	return in.accepted
 }
 
-// next returns what is to be sent next; eof once after all of it; ok is false when the connection has ended.
+// next returns what is to be sent next: a chunk, or nothing when there is a size; eof once after all of it; ok is false when the connection has ended.
 func (in *input) next(ctx context.Context, eofSent bool) (chunk []byte, eof, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for ctx.Err() == nil && !in.stopped {
+		if in.resized {
+			return nil, false, true
+		}
 		if rest := in.buf[in.sent:]; len(rest) > 0 {
 			return append([]byte{apiv1.ChannelStdin}, rest[:min(len(rest), inputChunk)]...), false, true
 		}
@@ -152,6 +178,15 @@ func (in *input) send(ctx context.Context, conn *websocket.Conn) {
 		chunk, eof, ok := in.next(ctx, eofSent)
 		if !ok {
 			return
+		}
+		if size := in.nextSize(); size != nil {
+			frame, err := json.Marshal(apiv1.Control{Type: apiv1.FrameResize, Cols: uint16(size.Cols), Rows: uint16(size.Rows)})
+			if err != nil || conn.Write(ctx, websocket.MessageBinary, append([]byte{apiv1.ChannelControl}, frame...)) != nil {
+				return
+			}
+		}
+		if chunk == nil && !eof {
+			continue
 		}
 		if eof {
 			chunk, eofSent = append([]byte{apiv1.ChannelControl}, `{"type":"`+apiv1.FrameEOF+`"}`...), true

@@ -14,7 +14,7 @@ import (
 
 // OutputOptions selects what Output reads.
 type OutputOptions struct {
-	Stream string // stdout or stderr; "" is stdout
+	Stream string // stdout, stderr or pty; "" is stdout
 	Offset uint64 // skip so many bytes
 	End    bool   // begin at the current end; Offset does not count
 	Follow bool   // start the process if need be, and go on until the session has ended and all is sent

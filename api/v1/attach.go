@@ -9,6 +9,7 @@ const (
 	ChannelStdin   byte = 0
 	ChannelStdout  byte = 1
 	ChannelStderr  byte = 2
+	ChannelPTY     byte = 3
 	ChannelControl byte = 4 // JSON, one object a message
 )
 
@@ -28,10 +29,11 @@ const (
 	FrameError   = "error"
 	FrameEOF     = "eof"
 	FrameSignal  = "signal"
+	FrameResize  = "resize"
 )
 
 // Control is one control frame of AttachProtocol. Type says which fields count: from the server started, gap and exit;
-// from the client eof and signal.
+// from the client eof, signal and resize.
 type Control struct {
 	Type string `json:"type"`
 
@@ -40,12 +42,17 @@ type Control struct {
 	Epoch        int64  `json:"epoch,omitempty"`
 	StdoutOffset uint64 `json:"stdout_offset,omitempty"`
 	StderrOffset uint64 `json:"stderr_offset,omitempty"`
+	PTYOffset    uint64 `json:"pty_offset,omitempty"`
 	StdinOffset  uint64 `json:"stdin_offset,omitempty"`
 
 	// Of gap: the bytes from <= n < to of the stream are gone.
 	Channel byte   `json:"channel,omitempty"`
 	From    uint64 `json:"from,omitempty"`
 	To      uint64 `json:"to,omitempty"`
+
+	// Of resize.
+	Cols uint16 `json:"cols,omitempty"`
+	Rows uint16 `json:"rows,omitempty"`
 
 	// Of exit.
 	State    string        `json:"state,omitempty"`

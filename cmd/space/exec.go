@@ -22,7 +22,7 @@ func newExecCmd(cli *cli) *cobra.Command {
 	var in apiv1.CreateCommand
 	var env []string
 	var timeout time.Duration
-	var detach bool
+	var detach, tty bool
 	cmd := &cobra.Command{
 		Use:   "exec SANDBOX [flags] -- COMMAND [ARG...]",
 		Short: "Run a command in a sandbox; the exit code is the command's",
@@ -40,7 +40,15 @@ breaks, the output goes on from where it was.`,
 			in.Argv, in.TimeoutSeconds = args[1:], timeout.Seconds()
 			switch {
 			case detach:
+				if tty {
+					size := defaultSize()
+					in.PTY = &size
+				}
 				return execDetached(cmd.Context(), cli, args[0], in)
+			case tty && cli.json():
+				return &usageError{err: errors.New("--tty and -o json exclude each other")}
+			case tty:
+				return execOnTerminal(cmd.Context(), cli, args[0], in)
 			case cli.json():
 				return execJSON(cmd.Context(), cli, args[0], in)
 			}
@@ -53,11 +61,13 @@ breaks, the output goes on from where it was.`,
 	f := cmd.Flags()
 	f.SetInterspersed(true)
 	f.BoolVarP(&in.Stdin, "stdin", "i", false, "pass standard input on")
+	f.BoolVarP(&tty, "tty", "t", false, "run it on a terminal, and pass standard input on")
 	f.StringArrayVarP(&env, "env", "e", nil, "KEY=VALUE for its environment (repeatable)")
 	f.StringVarP(&in.Cwd, "cwd", "w", "", "working directory")
 	f.StringVarP(&in.User, "user", "u", "", "user in the guest (default: the template's)")
 	f.DurationVar(&timeout, "timeout", 0, "kill it after so long, such as 90s")
 	f.StringVar(&in.Tag, "tag", "", "label to find it again by")
+	f.BoolVar(&in.Record, "record", false, "keep a transcript on the host, also when the sandbox is gone (space logs)")
 	f.BoolVarP(&detach, "detach", "d", false, "start it, print its id and leave it running")
 	return cmd
 }
@@ -81,7 +91,7 @@ func execDetached(ctx context.Context, cli *cli, ref string, in apiv1.CreateComm
 
 // execJSON runs a command to its end and prints the API's answer.
 func execJSON(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand) error {
-	body := apiv1.Exec{Argv: in.Argv, Env: in.Env, Cwd: in.Cwd, User: in.User, Stdin: in.Stdin, TimeoutSeconds: in.TimeoutSeconds, Tag: in.Tag}
+	body := apiv1.Exec{Argv: in.Argv, Env: in.Env, Cwd: in.Cwd, User: in.User, Stdin: in.Stdin, TimeoutSeconds: in.TimeoutSeconds, Tag: in.Tag, Record: in.Record}
 	if in.Stdin {
 		data, err := io.ReadAll(io.LimitReader(cli.in, maxExecInput+1))
 		if err != nil {
@@ -116,16 +126,19 @@ func execLive(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand)
 	if err != nil {
 		return err
 	}
-	ctx, interrupts := forwardInterrupts(ctx, c, made.ID)
+	return attachLive(ctx, cli, c, made.ID, in.Stdin, client.AttachOptions{Token: &made.Attach})
+}
+
+// attachLive connects a command's streams to ours until it ends.
+func attachLive(ctx context.Context, cli *cli, c *client.Client, id string, stdin bool, opts client.AttachOptions) error {
+	ctx, interrupts := forwardInterrupts(ctx, c, id)
 	defer interrupts.stop()
-	a, err := c.Attach(ctx, made.ID, client.AttachOptions{Stdout: cli.out, Stderr: cli.err, Token: &made.Attach,
-		OnGap: func(_ byte, from, to uint64) {
-			fmt.Fprintf(cli.err, "space: %d bytes of output are missing (the command wrote faster than they were read)\n", to-from)
-		}})
+	opts.Stdout, opts.Stderr, opts.OnGap = cli.out, cli.err, cli.missing
+	a, err := c.Attach(ctx, id, opts)
 	if err != nil {
-		return interrupts.verdict(cli, made.ID, err)
+		return interrupts.verdict(cli, id, err)
 	}
-	if in.Stdin {
+	if stdin {
 		go func() { // ends with the process: a read of a terminal cannot be interrupted
 			_, _ = io.Copy(a, cli.in) // the attachment has ended: the exit code says why
 			a.CloseStdin()
@@ -133,19 +146,13 @@ func execLive(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand)
 	}
 	exit, err := a.Wait()
 	if err != nil {
-		return interrupts.verdict(cli, made.ID, err)
+		return interrupts.verdict(cli, id, err)
 	}
-	if exit.Error != nil {
-		fmt.Fprintf(cli.err, "space: %s\n", plain(endOf(exit)))
-	}
-	if status := exitCode(*exit); status != 0 {
-		return exitStatus(status)
-	}
-	return nil
+	return cli.ended(exit)
 }
 
 func endOf(exit *client.Exit) string {
-	if exit.State == "failed" {
+	if exit.State != "exited" {
 		return fmt.Sprintf("the command did not start (%s: %s)", exit.Error.Code, exit.Error.Message)
 	}
 	return fmt.Sprintf("the command was ended (%s: %s)", exit.Error.Code, exit.Error.Message)

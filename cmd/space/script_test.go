@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +56,7 @@ const patience = 30 * time.Second
 //	step                 let a program that waits for it go on
 //	output PROGRAM TEXT  wait until a command has written this
 //	created NAME         wait until there is a sandbox of this name
+//	id VAR               set VAR to the last output, without its end of line
 //	opid VAR             set VAR to the id of the operation in the last output
 //
 // and the program status (see above).
@@ -86,6 +88,9 @@ func TestScripts(t *testing.T) {
 			"created": command(func(ctx context.Context, s *httpapitest.Server, args []string) error {
 				return s.AwaitSandbox(ctx, args[0])
 			}),
+			"id": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+			},
 			"opid": setOperationID,
 		},
 	})

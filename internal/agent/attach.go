@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"connectrpc.com/connect"
 
@@ -80,12 +81,18 @@ func sendOutput(ctx context.Context, r *reader, send func(*agentv1.AttachRespons
 	}
 }
 
+// wireStreams returns the names of the streams in the protocol.
+func wireStreams() [streamCount]agentv1.OutputStream {
+	return [streamCount]agentv1.OutputStream{
+		stdoutStream: agentv1.OutputStream_OUTPUT_STREAM_STDOUT,
+		stderrStream: agentv1.OutputStream_OUTPUT_STREAM_STDERR,
+		ptyStream:    agentv1.OutputStream_OUTPUT_STREAM_PTY,
+	}
+}
+
 // message is the piece as Attach sends it.
 func (p piece) message() *agentv1.AttachResponse {
-	name := agentv1.OutputStream_OUTPUT_STREAM_STDOUT
-	if p.stream == stderrStream {
-		name = agentv1.OutputStream_OUTPUT_STREAM_STDERR
-	}
+	name := wireStreams()[p.stream]
 	if p.data == nil {
 		return &agentv1.AttachResponse{Event: &agentv1.AttachResponse_Gap_{
 			Gap: &agentv1.AttachResponse_Gap{Stream: name, From: p.offset, To: p.gapTo}}}
@@ -96,15 +103,12 @@ func (p piece) message() *agentv1.AttachResponse {
 
 // parsePositions accepts each stream at most once.
 func parsePositions(list []*agentv1.StreamPosition) ([]position, error) {
+	names := wireStreams()
 	var out []position
 	var seen [streamCount]bool
 	for i, p := range list {
-		which := stdoutStream
-		switch p.GetStream() {
-		case agentv1.OutputStream_OUTPUT_STREAM_STDOUT:
-		case agentv1.OutputStream_OUTPUT_STREAM_STDERR:
-			which = stderrStream
-		default:
+		which := slices.Index(names[:], p.GetStream())
+		if which < 0 {
 			return nil, badField(fmt.Sprintf("positions[%d].stream", i), "is not a stream")
 		}
 		if seen[which] {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -30,11 +31,14 @@ type process struct {
 	reaped  bool             // the first process has ended: its pid may soon be another's
 	expired bool             // timeout_seconds has killed it
 	acked   bool
+
+	size     *agentv1.TerminalSize // nil without a terminal; what it has, or starts with
+	terminal *os.File              // nil until started, and after the end
 }
 
 func newProcess(id sandbox.ProcessID, spec *agentv1.ProcessSpec, output *outputLog) *process {
-	return &process{id: id, digest: specDigest(spec), specSize: int64(proto.Size(spec)), stdinPipe: spec.Stdin,
-		spec: spec, output: output, stdin: newStdin(),
+	return &process{id: id, digest: specDigest(spec), specSize: int64(proto.Size(spec)), stdinPipe: spec.Stdin || spec.Pty != nil,
+		size: spec.Pty, spec: spec, output: output, stdin: newStdin(),
 		status: &agentv1.Process{ProcessId: string(id), State: agentv1.ProcessState_PROCESS_STATE_CREATED}}
 }
 
@@ -43,9 +47,8 @@ func (p *process) snapshot() *agentv1.Process {
 	p.mu.Lock()
 	m := proto.CloneOf(p.status)
 	p.mu.Unlock()
-	var errs uint64
-	m.StdoutBytes, errs, m.TruncatedBytes = p.output.sizes()
-	m.StderrBytes = errs
+	ends, dropped := p.output.sizes()
+	m.StdoutBytes, m.StderrBytes, m.PtyBytes, m.TruncatedBytes = ends[stdoutStream], ends[stderrStream], ends[ptyStream], dropped
 	m.StdinBytes, m.StdinClosed = p.stdin.state()
 	m.StdinClosed = m.StdinClosed || !p.stdinPipe
 	return m
@@ -71,6 +74,45 @@ func (p *process) setRunning(pid int, at time.Time) {
 	p.status.State = agentv1.ProcessState_PROCESS_STATE_RUNNING
 	p.status.Pid = int32(pid)
 	p.status.StartedAt = timestamppb.New(at)
+}
+
+// setTerminal notes the terminal of a process that starts, with the size that was last asked for, or that it is gone.
+func (p *process) setTerminal(terminal *os.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.terminal = terminal
+	if terminal != nil {
+		// It has been opened with a size; this is for one that was asked for meanwhile.
+		_ = control(terminal, func(fd int) error { return setSize(fd, p.size) })
+	}
+}
+
+// terminalSize is the size that the process's terminal has or starts with; nil without one.
+func (p *process) terminalSize() *agentv1.TerminalSize {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.size
+}
+
+// resize changes the size of the process's terminal.
+func (p *process) resize(size *agentv1.TerminalSize) error {
+	if err := checkSize("size", size); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch state := p.status.State; {
+	case p.size == nil:
+		return &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "the process has no terminal",
+			Cause: "it was created without pty", Remedy: `create it with "pty": {"cols": 80, "rows": 24}`}
+	case state == agentv1.ProcessState_PROCESS_STATE_CREATED:
+		p.size = proto.CloneOf(size)
+		return nil
+	case state != agentv1.ProcessState_PROCESS_STATE_RUNNING || p.terminal == nil:
+		return notRunning(state)
+	}
+	p.size = proto.CloneOf(size)
+	return control(p.terminal, func(fd int) error { return setSize(fd, size) })
 }
 
 // setFailed notes that the process could not be started.
@@ -115,10 +157,28 @@ func (p *process) signal(sig syscall.Signal) error {
 	if p.status.State != agentv1.ProcessState_PROCESS_STATE_RUNNING || p.reaped {
 		return notRunning(p.status.State)
 	}
+	if sig == unix.SIGKILL {
+		p.killForeground()
+	}
 	if err := unix.Kill(-int(p.status.Pid), sig); err != nil {
 		return sandbox.Errorf(sandbox.CodePermissionDenied, "the signal could not be sent: %w", err)
 	}
 	return nil
+}
+
+// killForeground kills what runs in the foreground of the process's terminal: a shell with job control has put it into
+// a group of its own. Call with the lock, while the process runs.
+func (p *process) killForeground() {
+	if p.terminal == nil {
+		return
+	}
+	_ = control(p.terminal, func(fd int) error { // without one there is nothing to kill
+		group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		if err == nil && group > 1 && group != int(p.status.Pid) {
+			err = unix.Kill(-group, unix.SIGKILL)
+		}
+		return err
+	})
 }
 
 // expire kills the process group because its time is over.
@@ -127,6 +187,7 @@ func (p *process) expire() {
 	defer p.mu.Unlock()
 	if p.status.State == agentv1.ProcessState_PROCESS_STATE_RUNNING && !p.reaped {
 		p.expired = true
+		p.killForeground()
 		_ = unix.Kill(-int(p.status.Pid), unix.SIGKILL) // it runs and it is ours
 	}
 }

@@ -141,6 +141,17 @@ func (s *service) SignalProcess(_ context.Context, req *connect.Request[agentv1.
 	return connect.NewResponse(&agentv1.SignalProcessResponse{Process: p.snapshot()}), nil
 }
 
+func (s *service) ResizeProcess(_ context.Context, req *connect.Request[agentv1.ResizeProcessRequest]) (*connect.Response[agentv1.ResizeProcessResponse], error) {
+	p, err := s.server.table.get(req.Msg.ProcessId)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.resize(req.Msg.Size); err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&agentv1.ResizeProcessResponse{Process: p.snapshot()}), nil
+}
+
 // AckProcesses ignores ids that are unknown or forgotten already, and processes that run. One that was never started
 // is given up: it has failed, and can be forgotten like the others.
 func (s *service) AckProcesses(_ context.Context, req *connect.Request[agentv1.AckProcessesRequest]) (*connect.Response[agentv1.AckProcessesResponse], error) {

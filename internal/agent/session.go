@@ -20,6 +20,7 @@ func (t *table) start(p *process) {
 		var pid int
 		var ends pipes
 		if err == nil {
+			pl.size = p.terminalSize()
 			pid, ends, err = t.spawn(pl, func(e Exit) {
 				p.setReaped()
 				exited <- e
@@ -29,7 +30,8 @@ func (t *table) start(p *process) {
 			t.fail(p, err)
 			return
 		}
-		p.stdin.open(ends.stdin)
+		p.stdin.open(ends.stdin, ends.terminal != nil)
+		p.setTerminal(ends.terminal)
 		p.setRunning(pid, time.Now())
 		t.changed(p)
 		t.goroutines.Go(func() { t.session(p, ends, pl.timeout, exited) })
@@ -42,7 +44,7 @@ func (t *table) fail(p *process, err error) {
 	if se, ok := errors.AsType[*startError](err); ok {
 		code = se.code
 	}
-	p.stdin.open(nil)
+	p.stdin.open(nil, false)
 	p.setFailed(code, cleanText(err.Error(), maxErrorMessage))
 	p.output.end()
 	t.changed(p)
@@ -52,20 +54,24 @@ func (t *table) fail(p *process, err error) {
 // when its first process has ended collects what is left in the pipes.
 func (t *table) session(p *process, ends pipes, timeout time.Duration, exited <-chan Exit) {
 	var pumps sync.WaitGroup
-	pumps.Go(func() { pump(ends.stdout, p.output, stdoutStream) })
-	pumps.Go(func() { pump(ends.stderr, p.output, stderrStream) })
+	for which, f := range ends.outputs() {
+		pumps.Go(func() { pump(f, p.output, which) })
+	}
 	if timeout > 0 {
 		timer := time.AfterFunc(timeout, p.expire)
 		defer timer.Stop()
 	}
 	exit := <-exited
 	at := time.Now()
+	ends.closeChild() // a terminal's other side: without it the pump sees the end
 	p.stdin.close()
 	drained := make(chan struct{})
 	go func() { pumps.Wait(); close(drained) }()
 	t.drain(p, ends, drained)
-	_ = ends.stdout.Close() // read ends have nothing to flush
-	_ = ends.stderr.Close()
+	p.setTerminal(nil)
+	for _, f := range ends.outputs() {
+		_ = f.Close() // read ends have nothing to flush
+	}
 	p.setExited(exit, at)
 	p.output.end()
 	t.changed(p)
@@ -83,8 +89,9 @@ func (t *table) drain(p *process, ends pipes, drained <-chan struct{}) {
 	}
 	p.output.finishUp()
 	past := time.Unix(1, 0)
-	_ = ends.stdout.SetReadDeadline(past) // the pipes are open and pollable
-	_ = ends.stderr.SetReadDeadline(past)
+	for _, f := range ends.outputs() {
+		_ = f.SetReadDeadline(past) // the pipes are open and pollable
+	}
 	<-drained
 }
 

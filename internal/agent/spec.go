@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -50,6 +51,11 @@ func checkSpec(s *agentv1.ProcessSpec) error {
 	if err := checkText("user", s.User, maxUserName); err != nil {
 		return err
 	}
+	if s.Pty != nil {
+		if err := checkSize("pty", s.Pty); err != nil {
+			return err
+		}
+	}
 	if t := s.TimeoutSeconds; math.IsNaN(t) || t < 0 || t > maxTimeout {
 		return badField("timeout_seconds", fmt.Sprintf("must be between 0 and %d", maxTimeout))
 	}
@@ -72,11 +78,12 @@ func badField(field, message string) error {
 }
 
 // environment is the environment of a process: its own and what the user database adds when absent.
-func environment(env map[string]string, a account) []string {
+func environment(spec *agentv1.ProcessSpec, a account) []string {
 	all := map[string]string{"HOME": a.home, "USER": a.name, "LOGNAME": a.name, "PATH": defaultPath}
-	for k, v := range env {
-		all[k] = v
+	if spec.Pty != nil {
+		all["TERM"] = defaultTerm
 	}
+	maps.Copy(all, spec.Env)
 	list := make([]string, 0, len(all))
 	for k, v := range all {
 		list = append(list, k+"="+v)

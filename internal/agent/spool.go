@@ -30,10 +30,11 @@ func newSpool(perStream, total int64, patience time.Duration) *spool {
 		logs: map[*outputLog]struct{}{}, freed: make(chan struct{})}
 }
 
-// The two streams of an outputLog.
+// The streams of an outputLog.
 const (
 	stdoutStream = iota
 	stderrStream
+	ptyStream
 	streamCount
 )
 
@@ -268,10 +269,13 @@ func (l *outputLog) forget() {
 	s.wakeWriters()
 }
 
-// sizes returns the ends of both streams and how many bytes of them have been dropped.
-func (l *outputLog) sizes() (stdout, stderr, dropped uint64) {
+// sizes returns the ends of all streams and how many bytes of them have been dropped.
+func (l *outputLog) sizes() (ends [streamCount]uint64, dropped uint64) {
 	l.spool.mu.Lock()
 	defer l.spool.mu.Unlock()
-	out, errs := &l.streams[stdoutStream], &l.streams[stderrStream]
-	return out.end, errs.end, out.start + errs.start
+	for i := range l.streams {
+		ends[i] = l.streams[i].end
+		dropped += l.streams[i].start
+	}
+	return ends, dropped
 }

@@ -89,9 +89,9 @@ func checkSpool(t *rapid.T, s *spool, logs []*outputLog, refs [][streamCount]ref
 			ends += st.end
 			dropped += readAll(t, l, which, ref)
 		}
-		out, errs, truncated := l.sizes()
-		if out+errs != ends || truncated != dropped {
-			t.Fatalf("sizes: %d+%d ends, %d dropped; want %d, %d", out, errs, truncated, ends, dropped)
+		sizes, truncated := l.sizes()
+		if sizes[stdoutStream]+sizes[stderrStream]+sizes[ptyStream] != ends || truncated != dropped {
+			t.Fatalf("sizes: %d, %d dropped; want %d, %d", sizes, truncated, ends, dropped)
 		}
 	}
 	if s.used != capacity || s.used > s.total {
@@ -291,12 +291,12 @@ func TestSpoolOldestEndedGoFirst(t *testing.T) {
 			gone[victim] = true
 			s.newLog().write(stdoutStream, make([]byte, 1024))
 			for i, l := range logs {
-				if _, _, dropped := l.sizes(); (dropped > 0) != gone[i] {
+				if _, dropped := l.sizes(); (dropped > 0) != gone[i] {
 					t.Errorf("log %d lost %d bytes when it was %d's turn", i, dropped, victim)
 				}
 			}
 		}
-		if _, _, dropped := logs[3].sizes(); dropped != 0 {
+		if _, dropped := logs[3].sizes(); dropped != 0 {
 			t.Errorf("the running log lost %d bytes", dropped)
 		}
 	})

@@ -43,6 +43,7 @@ type plan struct {
 	env     []string
 	cwd     string
 	stdin   bool
+	size    *agentv1.TerminalSize // nil without a terminal
 	timeout time.Duration
 }
 
@@ -57,7 +58,7 @@ func (t *table) prepare(spec *agentv1.ProcessSpec) (plan, error) {
 	case err != nil:
 		return plan{}, startErrorf(startFailed, "%s", err)
 	}
-	pl := plan{account: a, argv: spec.Argv, env: environment(spec.Env, a), cwd: a.homeDir(),
+	pl := plan{account: a, argv: spec.Argv, env: environment(spec, a), cwd: a.homeDir(),
 		stdin: spec.Stdin, timeout: timeoutOf(spec)}
 	if path.IsAbs(spec.Cwd) {
 		pl.cwd = spec.Cwd
@@ -113,7 +114,16 @@ func spawnError(argv0 string, err error) error {
 type pipes struct {
 	child          [3]int
 	stdin          *os.File // nil without one
-	stdout, stderr *os.File
+	stdout, stderr *os.File // nil with a terminal
+	terminal       *os.File // nil without one
+}
+
+// outputs are our ends that are read, by the stream they are.
+func (p *pipes) outputs() map[int]*os.File {
+	if p.terminal != nil {
+		return map[int]*os.File{ptyStream: p.terminal}
+	}
+	return map[int]*os.File{stdoutStream: p.stdout, stderrStream: p.stderr}
 }
 
 // openPipes makes the streams. On error nothing stays open.
@@ -172,7 +182,7 @@ func (p *pipes) closeChild() {
 
 func (p *pipes) closeAll() {
 	p.closeChild()
-	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
+	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr, p.terminal} {
 		if f != nil {
 			_ = f.Close()
 		}
@@ -181,12 +191,21 @@ func (p *pipes) closeAll() {
 
 // spawn starts the program of a plan in a session, process group and control group of its own.
 func (t *table) spawn(pl plan, ended func(Exit)) (pid int, p pipes, err error) {
-	p, err = openPipes(pl.stdin)
+	if pl.size != nil {
+		p, err = openTerminal(pl.size, pl.account.uid)
+	} else {
+		p, err = openPipes(pl.stdin)
+	}
 	if err != nil {
 		return 0, p, startErrorf(startFailed, "%s", err)
 	}
-	defer p.closeChild()
-	sys := &syscall.SysProcAttr{Setsid: true}
+	// With a terminal its other side stays open here, so that a program which closes all of its own can open it again.
+	defer func() {
+		if err != nil || pl.size == nil {
+			p.closeChild()
+		}
+	}()
+	sys := &syscall.SysProcAttr{Setsid: true, Setctty: pl.size != nil} // its standard input is the one to control it
 	if privileged() {
 		sys.Credential = &syscall.Credential{Uid: uint32(pl.account.uid), Gid: uint32(pl.account.gid)}
 		for _, g := range pl.account.groups {

@@ -17,6 +17,7 @@ type stdin struct {
 
 	mu       sync.Mutex
 	pipe     *os.File // nil until started, and when closed
+	terminal bool     // the pipe is a terminal's
 	started  bool
 	accepted uint64
 	closed   bool
@@ -28,11 +29,11 @@ func newStdin() *stdin {
 	return s
 }
 
-// open gives the pipe's write end; nil when the process has none. It then belongs to s.
-func (s *stdin) open(pipe *os.File) {
+// open gives the pipe's write end, or a terminal; nil when the process has neither. It then belongs to s.
+func (s *stdin) open(pipe *os.File, terminal bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.started = true
+	s.started, s.terminal = true, terminal
 	s.pipe, s.closed = pipe, pipe == nil
 }
 
@@ -54,7 +55,7 @@ func (s *stdin) state() (accepted uint64, closed bool) {
 }
 
 // write appends data, and with eof closes the pipe after it. Calls write one after the other, in the order of their
-// arrival. While the pipe is full it waits, until ctx is done; what was accepted until then is counted. It returns
+// arrival; a terminal stays open, its end-of-file character is typed. While the pipe is full it waits, until ctx is done; what was accepted until then is counted. It returns
 // the number of bytes accepted in all.
 func (s *stdin) write(ctx context.Context, data []byte, eof bool, offset *uint64) (uint64, error) {
 	select {
@@ -70,10 +71,23 @@ func (s *stdin) write(ctx context.Context, data []byte, eof bool, offset *uint64
 	if err := s.writePipe(ctx, pipe, data); err != nil {
 		return s.count(), err
 	}
-	if eof {
-		s.close()
+	if !eof {
+		return s.count(), nil
 	}
+	if s.terminal {
+		return s.typeEOF(ctx, pipe)
+	}
+	s.close()
 	return s.count(), nil
+}
+
+// typeEOF types the character that ends input on a terminal. It is nobody's data and is not counted.
+func (s *stdin) typeEOF(ctx context.Context, terminal *os.File) (uint64, error) {
+	c, err := endOfFile(terminal)
+	if err == nil {
+		_, err = s.put(ctx, terminal, c)
+	}
+	return s.count(), err
 }
 
 func (s *stdin) count() uint64 {
@@ -101,13 +115,22 @@ func (s *stdin) prepare(offset *uint64) (*os.File, error) {
 	return s.pipe, nil
 }
 
-// writePipe writes data and counts what the pipe took. The deadline is how ctx ends a write that waits.
+// writePipe writes data and counts what the pipe took.
 func (s *stdin) writePipe(ctx context.Context, pipe *os.File, data []byte) error {
+	n, err := s.put(ctx, pipe, data)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.accepted += uint64(n)
+	return err
+}
+
+// put writes data and returns how much of it the pipe took. The deadline is how ctx ends a write that waits.
+func (s *stdin) put(ctx context.Context, pipe *os.File, data []byte) (int, error) {
 	if len(data) == 0 {
-		return nil
+		return 0, nil
 	}
 	if err := pipe.SetWriteDeadline(time.Time{}); err != nil {
-		return stdinClosed()
+		return 0, stdinClosed()
 	}
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -118,17 +141,14 @@ func (s *stdin) writePipe(ctx context.Context, pipe *os.File, data []byte) error
 	if !stop() {
 		<-stopped // so that it cannot hit the next write
 	}
-	s.mu.Lock()
-	s.accepted += uint64(n)
-	s.mu.Unlock()
 	switch {
 	case err == nil:
-		return nil
+		return n, nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return stoppedError(ctx)
+		return n, stoppedError(ctx)
 	}
 	s.close() // nobody reads any more
-	return stdinClosed()
+	return n, stdinClosed()
 }
 
 func stdinClosed() error {

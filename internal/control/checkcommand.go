@@ -46,6 +46,9 @@ func checkCommand(spec sandbox.CommandSpec) error {
 	if len(spec.Tag) > maxTagBytes {
 		return invalid("tag", "may have at most 256 bytes")
 	}
+	if spec.PTY != nil && (spec.PTY.Cols == 0 || spec.PTY.Rows == 0) {
+		return invalid("pty", "must have 1 to 65535 cols and rows")
+	}
 	if t := spec.TimeoutSeconds; math.IsNaN(t) || t < 0 || t > maxTimeoutSeconds {
 		return invalid("timeout_seconds", "must be 0 (none) to 2592000 (30 days)")
 	}

@@ -39,6 +39,11 @@ func (c *Control) newCommand(ctx context.Context, call Call, ref string, spec sa
 	if err := checkCommand(spec); err != nil {
 		return sandbox.Command{}, false, err
 	}
+	spec.Stdin = spec.Stdin || spec.PTY != nil
+	if spec.Record && c.Transcripts == nil {
+		return sandbox.Command{}, false, &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "this server cannot record sessions",
+			Cause: "it has no place for transcripts", Remedy: "leave record out"}
+	}
 	if err := c.gateway.check(); err != nil {
 		return sandbox.Command{}, false, err
 	}
@@ -115,8 +120,12 @@ func (c *Control) makeProcess(ctx context.Context, cmd sandbox.Command) error {
 	for _, layer := range []map[string]string{tpl.Env, box.Env, cmd.Spec.Env} {
 		maps.Copy(env, layer)
 	}
+	pty := cmd.Spec.PTY
 	spec := &agentv1.ProcessSpec{Argv: cmd.Spec.Argv, Env: env, Cwd: cmd.Spec.Cwd, User: cmd.Spec.User,
 		Stdin: cmd.Spec.Stdin, TimeoutSeconds: cmd.Spec.TimeoutSeconds}
+	if pty != nil {
+		spec.Pty = &agentv1.TerminalSize{Cols: uint32(pty.Cols), Rows: uint32(pty.Rows)}
+	}
 	if spec.User == "" {
 		spec.User = tpl.User
 	}
@@ -284,8 +293,7 @@ func (c *Control) SignalCommand(ctx context.Context, id sandbox.CommandID, signa
 		return cmd, err
 	}
 	if cmd.State.Ended() {
-		return cmd, &sandbox.Error{Code: sandbox.CodeNotRunning, Message: "the process is not running",
-			Cause: fmt.Sprintf("the command session is %s", cmd.State)}
+		return cmd, notRunning(cmd)
 	}
 	if err := c.gateway.check(); err != nil {
 		return cmd, err
@@ -297,6 +305,11 @@ func (c *Control) SignalCommand(ctx context.Context, id sandbox.CommandID, signa
 	}
 	cmd, _ = c.advance(cmd, res.Process)
 	return cmd, nil
+}
+
+func notRunning(cmd sandbox.Command) error {
+	return &sandbox.Error{Code: sandbox.CodeNotRunning, Message: "the process is not running",
+		Cause: fmt.Sprintf("the command session is %s", cmd.State)}
 }
 
 // KillCommand kills the process group. One that was not started is given up and has failed; an ended command stays as

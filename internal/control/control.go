@@ -25,6 +25,7 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
+	"github.com/space-sandbox/space/internal/transcript"
 )
 
 // Deps is what a Control is made of.
@@ -40,6 +41,8 @@ type Deps struct {
 	DataPlaneURL string
 	// AdminHashFile holds the SHA-256 of the first key in hex; a missing file is fine. "" for none.
 	AdminHashFile string
+	// Transcripts keeps what recorded sessions said; nil: sessions cannot be recorded.
+	Transcripts *transcript.Store
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Limits bounds times and numbers; zero fields get the defaults.
@@ -83,20 +86,21 @@ func (l Limits) withDefaults() Limits {
 // gateway, end it with Close. All methods are safe for concurrent use.
 type Control struct {
 	Deps
-	engine  *operation.Engine
-	base    context.Context // ends with Close; the life of everything done in the background
-	stop    context.CancelFunc
-	boxes   *lanes // one per sandbox: its supervisor
-	events  *lanes // one per sandbox: process states from the gateway
-	waiting *notifier
-	slots   *semaphore.Weighted // creates under way
-	node    *link
-	gateway *link
-	routes  *routes
-	holds   *holds
-	metrics *metrics
-	info    atomic.Pointer[nodev1.GetNodeResponse] // node's last description of itself
-	workers sync.WaitGroup                         // background work outside the lanes
+	engine    *operation.Engine
+	base      context.Context // ends with Close; the life of everything done in the background
+	stop      context.CancelFunc
+	boxes     *lanes // one per sandbox: its supervisor
+	events    *lanes // one per sandbox: process states from the gateway
+	waiting   *notifier
+	slots     *semaphore.Weighted // creates under way
+	node      *link
+	gateway   *link
+	routes    *routes
+	holds     *holds
+	recorders *recorders
+	metrics   *metrics
+	info      atomic.Pointer[nodev1.GetNodeResponse] // node's last description of itself
+	workers   sync.WaitGroup                         // background work outside the lanes
 }
 
 // New opens control on its record: it imports the first key and takes up what an earlier process left unfinished.
@@ -108,7 +112,7 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
 		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), node: newLink("node"), gateway: newLink("gateway"),
-		routes: newRoutes(), holds: newHolds()}
+		routes: newRoutes(), holds: newHolds(), recorders: newRecorders()}
 	c.metrics = newMetrics(c)
 	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})
 	if err := c.open(ctx); err != nil {

@@ -19,7 +19,7 @@ const (
 // Exec runs a command to its end. It needs the gateway only in passing: over a restart of it, the session goes on and
 // so does Exec. When ctx ends first, the command goes on and the result says how far it is.
 func (c *Control) Exec(ctx context.Context, call Call, ref string, spec sandbox.CommandSpec, stdin []byte) (ExecResult, error) {
-	spec.Stdin = spec.Stdin || len(stdin) > 0
+	spec.Stdin = spec.Stdin || len(stdin) > 0 || spec.PTY != nil
 	cmd, replayed, err := c.newCommand(ctx, call, ref, spec)
 	if err != nil {
 		return ExecResult{}, err
@@ -44,7 +44,11 @@ func (c *Control) Exec(ctx context.Context, call Call, ref string, spec sandbox.
 		reading, cancel = context.WithTimeout(context.WithoutCancel(ctx), liveTimeout)
 		defer cancel()
 	}
-	if out.Stdout, err = c.readOutput(reading, cmd, agentv1.OutputStream_OUTPUT_STREAM_STDOUT); err != nil {
+	first := agentv1.OutputStream_OUTPUT_STREAM_STDOUT
+	if spec.PTY != nil { // there is one stream then, and it is shown as the first
+		first = agentv1.OutputStream_OUTPUT_STREAM_PTY
+	}
+	if out.Stdout, err = c.readOutput(reading, cmd, first); err != nil {
 		return out, c.guestError(err)
 	}
 	if out.Stderr, err = c.readOutput(reading, cmd, agentv1.OutputStream_OUTPUT_STREAM_STDERR); err != nil {

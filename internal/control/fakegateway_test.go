@@ -228,6 +228,21 @@ func (g *fakeGateway) WriteStdin(ctx context.Context, req *connect.Request[gatew
 	return connect.NewResponse(&gatewayv1.WriteStdinResponse{StdinBytes: n}), nil
 }
 
+func (g *fakeGateway) ResizeProcess(ctx context.Context, req *connect.Request[gatewayv1.ResizeProcessRequest]) (*connect.Response[gatewayv1.ResizeProcessResponse], error) {
+	m := req.Msg
+	if err := g.reach(ctx, "ResizeProcess", m.SandboxId); err != nil {
+		return nil, err
+	}
+	g.guests.mu.Lock()
+	defer g.guests.mu.Unlock()
+	f, err := g.guests.find(m.SandboxId, m.ProcessId)
+	if err != nil {
+		return nil, err
+	}
+	f.spec.Pty = m.Size
+	return connect.NewResponse(&gatewayv1.ResizeProcessResponse{Process: proto.CloneOf(f.p)}), nil
+}
+
 func (g *fakeGateway) ReadOutput(ctx context.Context, req *connect.Request[gatewayv1.ReadOutputRequest]) (*connect.Response[gatewayv1.ReadOutputResponse], error) {
 	if err := g.reach(ctx, "ReadOutput", req.Msg.SandboxId); err != nil {
 		return nil, err

@@ -81,6 +81,7 @@ func (c *Control) recordProcess(ctx context.Context, id sandbox.ID, p *agentv1.P
 			return sandbox.Command{}, err
 		}
 	}
+	c.record(cmd)
 	if cmd.State.Ended() && processEnded(p) && !c.holds.held(cmd.ID) {
 		c.ack(ctx, id, cmd.ProcessID)
 	}

@@ -29,6 +29,7 @@ func (c *Control) advance(cmd sandbox.Command, p *agentv1.Process) (sandbox.Comm
 	}
 	before := cmd.State
 	cmd.StdoutBytes, cmd.StderrBytes = p.GetStdoutBytes(), p.GetStderrBytes()
+	cmd.PTYBytes = p.GetPtyBytes()
 	cmd.StdinBytes, cmd.Truncated = p.GetStdinBytes(), p.GetTruncatedBytes()
 	switch p.GetState() {
 	case agentv1.ProcessState_PROCESS_STATE_RUNNING:

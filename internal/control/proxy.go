@@ -2,7 +2,6 @@ package control
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -94,8 +93,7 @@ func (c *Control) stdinTarget(r *http.Request, id sandbox.CommandID) (*url.URL, 
 		return nil, &sandbox.Error{Code: sandbox.CodeStdinClosed, Message: "the process has no standard input",
 			Cause: "the command session was created without stdin", Remedy: `create it with "stdin": true`}
 	case cmd.State.Ended():
-		return nil, &sandbox.Error{Code: sandbox.CodeNotRunning, Message: "the process is not running",
-			Cause: fmt.Sprintf("the command session is %s", cmd.State)}
+		return nil, notRunning(cmd)
 	}
 	if err := c.gateway.check(); err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ type Attach struct {
 // ExecResult is a finished (or, when the wait ended, running) command with its output.
 type ExecResult struct {
 	Command  sandbox.Command
-	Stdout   []byte
+	Stdout   []byte // what the terminal showed, with one
 	Stderr   []byte
 	Replayed bool
 }

@@ -93,6 +93,9 @@ func (d *Dir) LockFile() string { return d.join("up.lock") }
 // ControlDir belongs to user space (0700).
 func (d *Dir) ControlDir() string { return d.join("control") }
 
+// TranscriptsDir has the transcripts of recorded command sessions.
+func (d *Dir) TranscriptsDir() string { return d.join("control", "transcripts") }
+
 // StoreFile is control's SQLite database.
 func (d *Dir) StoreFile() string { return d.join("control", "space.db") }
 

@@ -54,6 +54,12 @@ func (p port) Attach(ctx context.Context, req *agentv1.AttachRequest) (ingress.S
 	return p.Client.Attach(ctx, req)
 }
 
+// ResizeProcess implements ingress.Guest.
+func (p port) ResizeProcess(ctx context.Context, id sandbox.ProcessID, size *agentv1.TerminalSize) error {
+	_, err := p.Client.ResizeProcess(ctx, id, size)
+	return err
+}
+
 // SignalProcess implements ingress.Guest.
 func (p port) SignalProcess(ctx context.Context, id sandbox.ProcessID, signal string) error {
 	_, err := p.Client.SignalProcess(ctx, id, signal)

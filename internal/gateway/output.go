@@ -23,7 +23,9 @@ func (s *service) ReadOutput(ctx context.Context, req *connect.Request[gatewayv1
 	if err != nil {
 		return nil, err
 	}
-	if m.GetStream() != agentv1.OutputStream_OUTPUT_STREAM_STDOUT && m.GetStream() != agentv1.OutputStream_OUTPUT_STREAM_STDERR {
+	switch m.GetStream() {
+	case agentv1.OutputStream_OUTPUT_STREAM_STDOUT, agentv1.OutputStream_OUTPUT_STREAM_STDERR, agentv1.OutputStream_OUTPUT_STREAM_PTY:
+	default:
 		return nil, sandbox.Errorf(sandbox.CodeInvalidArgument, "stream %d is not known", m.GetStream())
 	}
 	limit := int(min(m.GetMaxBytes(), maxOutputBytes))
@@ -41,6 +43,34 @@ func (s *service) ReadOutput(ctx context.Context, req *connect.Request[gatewayv1
 		return nil, s.over(rt, err)
 	}
 	return connect.NewResponse(out), nil
+}
+
+// FollowOutput implements GatewayService.
+func (s *service) FollowOutput(ctx context.Context, req *connect.Request[gatewayv1.FollowOutputRequest], out *connect.ServerStream[agentv1.AttachResponse]) error {
+	rt, process, err := s.target(req.Msg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })()
+	stream, err := rt.guest.Attach(ctx, &agentv1.AttachRequest{ProcessId: string(process), Follow: true, Positions: req.Msg.GetPositions()})
+	if err != nil {
+		return s.over(rt, err)
+	}
+	defer stream.Close()
+	for {
+		res, err := stream.Receive()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return s.over(rt, err)
+		}
+		if err := out.Send(res); err != nil {
+			return err
+		}
+	}
 }
 
 // readOutput takes up to limit bytes that lie together: a gap before the first byte moves the offset, a later one ends

@@ -157,6 +157,19 @@ func (s *service) SignalProcess(ctx context.Context, req *connect.Request[gatewa
 	return connect.NewResponse(&gatewayv1.SignalProcessResponse{Process: p}), nil
 }
 
+// ResizeProcess implements GatewayService.
+func (s *service) ResizeProcess(ctx context.Context, req *connect.Request[gatewayv1.ResizeProcessRequest]) (*connect.Response[gatewayv1.ResizeProcessResponse], error) {
+	rt, process, err := s.target(req.Msg)
+	if err != nil {
+		return nil, err
+	}
+	p, err := rt.guest.ResizeProcess(ctx, process, req.Msg.GetSize())
+	if err != nil {
+		return nil, s.over(rt, err)
+	}
+	return connect.NewResponse(&gatewayv1.ResizeProcessResponse{Process: p}), nil
+}
+
 // WriteStdin implements GatewayService.
 func (s *service) WriteStdin(ctx context.Context, req *connect.Request[gatewayv1.WriteStdinRequest]) (*connect.Response[gatewayv1.WriteStdinResponse], error) {
 	rt, process, err := s.target(req.Msg)

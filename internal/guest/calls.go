@@ -77,6 +77,15 @@ func (c *Client) SignalProcess(ctx context.Context, id sandbox.ProcessID, signal
 	return checkProcess(res.Process, id)
 }
 
+// ResizeProcess changes the size of a process's terminal.
+func (c *Client) ResizeProcess(ctx context.Context, id sandbox.ProcessID, size *agentv1.TerminalSize) (*agentv1.Process, error) {
+	res, err := unary(ctx, c.agent.ResizeProcess, &agentv1.ResizeProcessRequest{ProcessId: string(id), Size: size})
+	if err != nil {
+		return nil, err
+	}
+	return checkProcess(res.Process, id)
+}
+
 // WriteStdin appends to a process's standard input and returns how many bytes it has accepted in all. It waits while
 // the pipe is full, as long as ctx lasts.
 func (c *Client) WriteStdin(ctx context.Context, req *agentv1.WriteStdinRequest) (uint64, error) {

@@ -247,7 +247,8 @@ func (s *attachState) exit(p *agentv1.Process) (*agentv1.AttachResponse, error) 
 		return nil, faultf("an exit event of a process that has not ended")
 	}
 	ends := map[agentv1.OutputStream]uint64{
-		agentv1.OutputStream_OUTPUT_STREAM_STDOUT: out.StdoutBytes, agentv1.OutputStream_OUTPUT_STREAM_STDERR: out.StderrBytes}
+		agentv1.OutputStream_OUTPUT_STREAM_STDOUT: out.StdoutBytes, agentv1.OutputStream_OUTPUT_STREAM_STDERR: out.StderrBytes,
+		agentv1.OutputStream_OUTPUT_STREAM_PTY: out.PtyBytes}
 	for stream, pos := range s.positions {
 		if pos.known && pos.next != ends[stream] {
 			return nil, faultf("output ends at %d, the stream at %d", pos.next, ends[stream])

@@ -27,8 +27,9 @@ func checkProcess(p *agentv1.Process, want sandbox.ProcessID) (*agentv1.Process,
 		return nil, faultf("process %.60q instead of %q", p.ProcessId, want)
 	}
 	out := &agentv1.Process{ProcessId: string(id), State: p.State, StdinClosed: p.StdinClosed,
-		StdoutBytes: p.StdoutBytes, StderrBytes: p.StderrBytes, StdinBytes: p.StdinBytes, TruncatedBytes: p.TruncatedBytes}
-	if max(p.StdoutBytes, p.StderrBytes, p.StdinBytes) > maxOffset || p.TruncatedBytes > p.StdoutBytes+p.StderrBytes {
+		StdoutBytes: p.StdoutBytes, StderrBytes: p.StderrBytes, StdinBytes: p.StdinBytes, TruncatedBytes: p.TruncatedBytes,
+		PtyBytes: p.PtyBytes}
+	if max(p.StdoutBytes, p.StderrBytes, p.PtyBytes, p.StdinBytes) > maxOffset || p.TruncatedBytes > p.StdoutBytes+p.StderrBytes+p.PtyBytes {
 		return nil, faultf("impossible byte counts of process %s", id)
 	}
 	if err := checkEnd(p, out); err != nil {

@@ -42,9 +42,13 @@ func (s *server) addCommands() {
 		Summary: "Signal a command's process group", Responses: errorResponses(),
 	}, s.signalCommand)
 	huma.Register(s.api, huma.Operation{
+		OperationID: "resize-command", Method: http.MethodPost, Path: "/v1/commands/{id}/resize", Tags: []string{tagCommands},
+		Summary: "Change the size of a command's terminal", Responses: errorResponses(),
+	}, s.resizeCommand)
+	huma.Register(s.api, huma.Operation{
 		OperationID: "kill-command", Method: http.MethodDelete, Path: "/v1/commands/{id}", Tags: []string{tagCommands},
 		Summary: "Kill a command's process group", Responses: errorResponses(),
-		Description: "One that has ended stays as it is.",
+		Description: "One that was not started fails as canceled. One that has ended stays as it is.",
 	}, s.killCommand)
 }
 
@@ -62,7 +66,7 @@ type createCommandOutput struct {
 func (s *server) createCommand(ctx context.Context, in *createCommandInput) (*createCommandOutput, error) {
 	b := in.Body
 	made, err := s.newCommand(ctx, in, sandbox.CommandSpec{Argv: b.Argv, Env: b.Env, Cwd: b.Cwd, User: b.User,
-		Stdin: b.Stdin, TimeoutSeconds: b.TimeoutSeconds, Tag: b.Tag})
+		Stdin: b.Stdin, PTY: terminalSize(b.PTY), TimeoutSeconds: b.TimeoutSeconds, Tag: b.Tag, Record: b.Record})
 	if err != nil {
 		return nil, s.refused(ctx, "create command", err)
 	}
@@ -155,6 +159,27 @@ func (s *server) signalCommand(ctx context.Context, in *signalInput) (*changedCo
 	}
 	return s.changeCommand(ctx, "POST /v1/commands/"+in.ID+"/signal", in.ID, in.IdempotencyParam, in.Body,
 		func(id sandbox.CommandID) (sandbox.Command, error) { return s.Control.SignalCommand(ctx, id, name) })
+}
+
+type resizeInput struct {
+	CommandPath
+	IdempotencyParam
+	Body apiv1.PTY
+}
+
+func (s *server) resizeCommand(ctx context.Context, in *resizeInput) (*changedCommandOutput, error) {
+	return s.changeCommand(ctx, "POST /v1/commands/"+in.ID+"/resize", in.ID, in.IdempotencyParam, in.Body,
+		func(id sandbox.CommandID) (sandbox.Command, error) {
+			return s.Control.ResizeCommand(ctx, id, *terminalSize(&in.Body))
+		})
+}
+
+// terminalSize reads a size whose bounds the schema has checked.
+func terminalSize(p *apiv1.PTY) *sandbox.TerminalSize {
+	if p == nil {
+		return nil
+	}
+	return &sandbox.TerminalSize{Cols: uint16(p.Cols), Rows: uint16(p.Rows)}
 }
 
 type killInput struct {

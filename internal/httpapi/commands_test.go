@@ -34,12 +34,12 @@ func TestCreateCommand(t *testing.T) {
 	if err := json.Unmarshal(a.body, &m); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"argv", "attach", "created_at", "cwd", "ended_at", "env", "epoch", "error", "exit_code", "id", "pid", "process_id", "reason", "sandbox_id",
+	want := []string{"argv", "attach", "created_at", "cwd", "ended_at", "env", "epoch", "error", "exit_code", "id", "pid", "process_id", "pty", "pty_bytes", "reason", "record", "sandbox_id",
 		"signal", "started_at", "state", "stderr_bytes", "stdin", "stdin_bytes", "stdout_bytes", "tag", "timeout_seconds", "truncated_bytes", "user"}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(m))); diff != "" {
 		t.Error(diff)
 	}
-	for _, null := range []string{"pid", "exit_code", "signal", "error", "started_at", "ended_at", "reason"} {
+	for _, null := range []string{"pid", "exit_code", "signal", "error", "pty", "started_at", "ended_at", "reason"} {
 		if m[null] != nil {
 			t.Errorf("%s is %v, want null", null, m[null])
 		}
@@ -58,6 +58,42 @@ func TestStartedCommandIsWaitedFor(t *testing.T) {
 	if got.State != "exited" || *got.ExitCode != 3 || *got.PID != 101 {
 		t.Errorf("%+v", got)
 	}
+}
+
+func TestTranscript(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	got := read[apiv1.ExecResult](t, request(t, s, "POST", "/v1/sandboxes/box/exec", `{"argv":["echo","hi"],"record":true}`), 200)
+	a := request(t, s, "GET", "/v1/commands/"+got.ID+"/transcript", "")
+	if !got.Record || a.StatusCode != 200 || a.Header.Get("Content-Type") != "application/x-ndjson" || !strings.Contains(string(a.body), `"data":"aGkK"`) || !strings.Contains(string(a.body), `"result"`) {
+		t.Errorf("%d %v %s", a.StatusCode, a.Header, a.body)
+	}
+	plain := read[apiv1.ExecResult](t, request(t, s, "POST", "/v1/sandboxes/box/exec", `{"argv":["echo","hi"]}`), 200)
+	problem(t, request(t, s, "GET", "/v1/commands/"+plain.ID+"/transcript", ""), 404, "not_found")
+	problem(t, request(t, s, "GET", "/v1/commands/cmd_x/transcript", ""), 404, "not_found")
+	problem(t, requestAs(t, s, "", "GET", "/v1/commands/"+got.ID+"/transcript", ""), 401, "unauthenticated")
+}
+
+func TestTerminals(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	made := read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["trap"],"pty":{"cols":132,"rows":43}}`), 201)
+	if made.PTY == nil || *made.PTY != (apiv1.PTY{Cols: 132, Rows: 43}) {
+		t.Errorf("pty %+v", made.PTY)
+	}
+	resize := "/v1/commands/" + made.ID + "/resize"
+	read[apiv1.Command](t, request(t, s, "POST", resize, `{"cols":80,"rows":24}`), 200)
+	for _, bad := range []string{`{}`, `{"cols":80}`, `{"cols":80,"rows":0}`, `{"cols":70000,"rows":1}`, `{"cols":80.5,"rows":1}`} {
+		problem(t, request(t, s, "POST", resize, bad), 400, "invalid_argument")
+	}
+	// Deleted before its start: it never starts.
+	gone := read[apiv1.Command](t, request(t, s, "DELETE", "/v1/commands/"+made.ID, ""), 200)
+	if gone.State != "failed" || gone.Error == nil || gone.Error.Code != "canceled" {
+		t.Errorf("%+v", gone)
+	}
+	problem(t, request(t, s, "POST", resize, `{"cols":80,"rows":24}`), 409, "not_running")
+	plain := read[apiv1.CreatedCommand](t, request(t, s, "POST", "/v1/sandboxes/box/commands", `{"argv":["trap"]}`), 201)
+	problem(t, request(t, s, "POST", "/v1/commands/"+plain.ID+"/resize", `{"cols":80,"rows":24}`), 409, "invalid_state")
 }
 
 func TestSignalAndKill(t *testing.T) {

@@ -37,12 +37,18 @@ type Control interface {
 	ListCommands(ctx context.Context, ref string, filter control.CommandFilter) (control.Page[sandbox.Command], error)
 	AttachCommand(ctx context.Context, id sandbox.CommandID) (control.Attach, error)
 	SignalCommand(ctx context.Context, id sandbox.CommandID, signal string) (sandbox.Command, error)
-	// KillCommand kills the process group (DELETE); for an ended command it changes nothing.
+	// ResizeCommand changes the size of a command's terminal.
+	ResizeCommand(ctx context.Context, id sandbox.CommandID, size sandbox.TerminalSize) (sandbox.Command, error)
+	// KillCommand kills the process group (DELETE), or gives up one that was not started; for an ended command it
+	// changes nothing.
 	KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error)
 
 	// Once runs do, unless a request with call's Idempotency-Key was answered before: that is replayed. A do that fails
 	// leaves the key unused.
 	Once(ctx context.Context, call control.Call, resource string, do func() error) (replayed bool, err error)
+
+	// Transcript returns what is kept of a recorded session, as lines of JSON; also when its sandbox is gone.
+	Transcript(ctx context.Context, id sandbox.CommandID) (io.ReadCloser, error)
 
 	// ProxyFiles and ProxyStdin pass a body through to the gateway unread and answer w.
 	ProxyFiles(w http.ResponseWriter, r *http.Request, ref string)

@@ -43,7 +43,7 @@ func (s *server) runExec(ctx context.Context, in *execInput) (control.ExecResult
 		return control.ExecResult{}, invalid(sandbox.FieldError{Field: "stdin_b64", Message: "is not base64 (the standard alphabet, padded)"})
 	}
 	spec, err := commandSpec(sandbox.CommandSpec{Argv: b.Argv, Env: b.Env, Cwd: b.Cwd, User: b.User,
-		Stdin: b.Stdin || b.StdinB64 != "", TimeoutSeconds: b.TimeoutSeconds, Tag: b.Tag})
+		Stdin: b.Stdin || b.StdinB64 != "", PTY: terminalSize(b.PTY), TimeoutSeconds: b.TimeoutSeconds, Tag: b.Tag, Record: b.Record})
 	if err != nil {
 		return control.ExecResult{}, err
 	}
@@ -57,7 +57,11 @@ func (s *server) runExec(ctx context.Context, in *execInput) (control.ExecResult
 // execWire shows the output as text when both streams are UTF-8, else both as base64.
 func execWire(r control.ExecResult) apiv1.ExecResult {
 	out := apiv1.ExecResult{Command: commandWire(r.Command)}
-	stdout, ok1 := asText(r.Stdout, r.Command.StdoutBytes)
+	total := r.Command.StdoutBytes
+	if r.Command.Spec.PTY != nil {
+		total = r.Command.PTYBytes
+	}
+	stdout, ok1 := asText(r.Stdout, total)
 	stderr, ok2 := asText(r.Stderr, r.Command.StderrBytes)
 	if ok1 && ok2 {
 		out.Stdout, out.Stderr, out.Encoding = stdout, stderr, "utf-8"

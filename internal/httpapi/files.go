@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"io"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -36,6 +37,34 @@ func (s *server) addFiles() {
 		RequestBody: &huma.RequestBody{Content: octets()},
 		Responses:   withResponse(http.StatusOK, "The bytes were accepted", map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{Ref: schemaPrefix + "WrittenStdin"}}}),
 	}, s.stdin)
+	s.raw(huma.Operation{
+		OperationID: "get-transcript", Method: http.MethodGet, Path: "/v1/commands/{id}/transcript", Tags: []string{tagCommands},
+		Summary: "Read the transcript of a recorded command", Parameters: []*huma.Param{commandParam()},
+		Description: "One JSON object a line: output and gaps in the order of their arrival, and last, once it has ended, the result. At most 32 MiB of a session are kept, the newest; it stays when the sandbox is gone.",
+		Responses:   withResponse(http.StatusOK, "The transcript so far", map[string]*huma.MediaType{"application/x-ndjson": {Schema: &huma.Schema{Type: huma.TypeString}}}),
+	}, s.transcript)
+}
+
+// transcript answers with what is kept of a recorded session.
+func (s *server) transcript(w http.ResponseWriter, r *http.Request) {
+	id, err := sandbox.ParseCommandID(r.PathValue("id"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	body, err := s.Control.Transcript(r.Context(), id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer body.Close()
+	head := w.Header()
+	head.Set("Content-Type", "application/x-ndjson")
+	head.Set("X-Content-Type-Options", "nosniff")
+	head.Set("Cache-Control", "no-store")
+	if _, err := io.Copy(w, body); err != nil {
+		panic(http.ErrAbortHandler) // the one way to end a body visibly too early
+	}
 }
 
 func (s *server) files(w http.ResponseWriter, r *http.Request) {

@@ -101,11 +101,14 @@ func commandWire(c sandbox.Command) apiv1.Command {
 	out := apiv1.Command{
 		ID: string(c.ID), SandboxID: string(c.SandboxID), ProcessID: string(c.ProcessID), State: string(c.State),
 		Reason: optional(c.Reason), Argv: listNotNil(c.Spec.Argv), Env: mapNotNil(c.Spec.Env), Cwd: c.Spec.Cwd,
-		User: c.Spec.User, Stdin: c.Spec.Stdin, TimeoutSeconds: c.Spec.TimeoutSeconds, Tag: c.Spec.Tag,
+		User: c.Spec.User, Stdin: c.Spec.Stdin, TimeoutSeconds: c.Spec.TimeoutSeconds, Tag: c.Spec.Tag, Record: c.Spec.Record,
 		PID: optional(c.PID), ExitCode: c.ExitCode, Signal: optional(c.Signal),
 		CreatedAt: c.CreatedAt.UTC(), StartedAt: timeOrNull(c.StartedAt), EndedAt: timeOrNull(c.EndedAt),
-		StdoutBytes: c.StdoutBytes, StderrBytes: c.StderrBytes, StdinBytes: c.StdinBytes,
+		StdoutBytes: c.StdoutBytes, StderrBytes: c.StderrBytes, PTYBytes: c.PTYBytes, StdinBytes: c.StdinBytes,
 		TruncatedBytes: c.Truncated, Epoch: c.Epoch,
+	}
+	if c.Spec.PTY != nil {
+		out.PTY = &apiv1.PTY{Cols: int(c.Spec.PTY.Cols), Rows: int(c.Spec.PTY.Rows)}
 	}
 	if c.ErrorCode != "" {
 		out.Error = &apiv1.CommandError{Code: c.ErrorCode, Message: c.ErrorMessage}

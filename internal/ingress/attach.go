@@ -24,7 +24,7 @@ const closeGrace = 2 * time.Second
 
 // serveAttach is GET /v1/attach/{command}. Everything that can be refused is refused before the upgrade.
 func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request, command string) error {
-	p, err := parseQuery(r.URL.RawQuery, "token", "stdout_offset", "stderr_offset")
+	p, err := parseQuery(r.URL.RawQuery, "token", "stdout_offset", "stderr_offset", "pty_offset", "takeover")
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,9 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request, command st
 	}
 	stdout, err1 := p.position("stdout_offset")
 	stderr, err2 := p.position("stderr_offset")
-	if err := errors.Join(err1, err2, checkUpgrade(r), checkProtocol(r)); err != nil {
+	pty, err3 := p.position("pty_offset")
+	takeover, err4 := p.flag("takeover")
+	if err := errors.Join(err1, err2, err3, err4, checkUpgrade(r), checkProtocol(r)); err != nil {
 		return err
 	}
 	release, err := h.slots.take(session.SandboxID)
@@ -47,6 +49,7 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request, command st
 	src, err := openSource(ctx, session, true, map[agentv1.OutputStream]position{
 		agentv1.OutputStream_OUTPUT_STREAM_STDOUT: stdout,
 		agentv1.OutputStream_OUTPUT_STREAM_STDERR: stderr,
+		agentv1.OutputStream_OUTPUT_STREAM_PTY:    pty,
 	}, h.limits.GuestPatience)
 	if err != nil {
 		return asProblem(err)
@@ -64,6 +67,7 @@ func (h *Handler) serveAttach(w http.ResponseWriter, r *http.Request, command st
 		h.logger.Debug("upgrade failed", "command", session.CommandID, "error", err)
 		return nil // Accept has answered
 	}
+	defer h.crowd.join(session, takeover, cancel)()
 	newAttachment(h, session, src, conn, lw.conn).run(ctx, cancel)
 	return nil
 }
@@ -180,9 +184,7 @@ func (e *clientError) Error() string { return e.reason }
 
 // pump sends the session's output to the client. It returns why it ended, never nil.
 func (a *attachment) pump() error {
-	started := newStartedFrame(a.session, a.src.Started, a.src.Offset(agentv1.OutputStream_OUTPUT_STREAM_STDOUT),
-		a.src.Offset(agentv1.OutputStream_OUTPUT_STREAM_STDERR))
-	if err := a.sendControl(started); err != nil {
+	if err := a.sendControl(newStartedFrame(a.session, a.src)); err != nil {
 		return err
 	}
 	for {
@@ -274,6 +276,9 @@ func closeCode(err error) (websocket.StatusCode, string) {
 	}
 	if e, ok := errors.AsType[*LostError](err); ok {
 		return apiv1.CloseLost, e.Reason
+	}
+	if errors.Is(err, errTakenOver) {
+		return apiv1.CloseTakenOver, errTakenOver.Error()
 	}
 	if e, ok := errors.AsType[*clientError](err); ok {
 		return e.code, e.reason

@@ -46,7 +46,7 @@ func TestAttachStartsAndFollows(t *testing.T) {
 	}
 	wantExit := map[string]any{"type": "exit", "id": string(p.claims.CommandID), "sandbox_id": string(p.claims.SandboxID),
 		"process_id": string(p.claims.ProcessID), "state": "exited", "pid": 42.0, "exit_code": 7.0, "signal": nil, "error": nil,
-		"started_at": nil, "ended_at": nil, "stdout_bytes": 4.0, "stderr_bytes": 6.0, "stdin_bytes": 0.0, "truncated_bytes": 0.0, "epoch": 3.0}
+		"started_at": nil, "ended_at": nil, "stdout_bytes": 4.0, "stderr_bytes": 6.0, "pty_bytes": 0.0, "stdin_bytes": 0.0, "truncated_bytes": 0.0, "epoch": 3.0}
 	if diff := cmp.Diff(wantExit, exit); diff != "" {
 		t.Error(diff)
 	}
@@ -142,7 +142,7 @@ func TestSignalOvertakesInputThatWaits(t *testing.T) {
 	c.send(apiv1.ChannelControl, `{"type":"signal","signal":"SIGINT"}`)
 	p.guest.await(t, "signal", func() bool { return len(p.guest.signals) == 1 })
 	c.send(apiv1.ChannelControl, `{"type":"signal","signal":"SIGNOPE"}`)
-	c.send(apiv1.ChannelControl, `{"type":"resize","cols":80}`)
+	c.send(apiv1.ChannelControl, `{"type":"later","cols":80}`)
 	c.until("two error frames", func() bool { return len(c.control) == 3 })
 	for _, frame := range c.control[1:] {
 		if !strings.Contains(frame, `"type":"error"`) || !strings.Contains(frame, "invalid_argument") {

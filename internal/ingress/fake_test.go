@@ -3,6 +3,7 @@ package ingress
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 const (
 	stdout = agentv1.OutputStream_OUTPUT_STREAM_STDOUT
 	stderr = agentv1.OutputStream_OUTPUT_STREAM_STDERR
+	pty    = agentv1.OutputStream_OUTPUT_STREAM_PTY
 )
 
 // fakeGuest plays one process whose output, end and faults a test decides.
@@ -32,6 +34,7 @@ type fakeGuest struct {
 	dropped  map[agentv1.OutputStream]int // bytes gone from the front
 	stdin    bytes.Buffer
 	signals  []string
+	sizes    []string
 	streams  int   // open
 	read     int   // bytes handed to streams
 	attaches int   // calls
@@ -49,7 +52,7 @@ func (g *fakeGuest) edit(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
-	g.proc.StdoutBytes, g.proc.StderrBytes = uint64(len(g.out[stdout])), uint64(len(g.out[stderr]))
+	g.proc.StdoutBytes, g.proc.StderrBytes, g.proc.PtyBytes = uint64(len(g.out[stdout])), uint64(len(g.out[stderr])), uint64(len(g.out[pty]))
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
@@ -77,6 +80,11 @@ func (g *fakeGuest) SignalProcess(_ context.Context, _ sandbox.ProcessID, signal
 		return sandbox.Errorf(sandbox.CodeInvalidArgument, "the signal is not known")
 	}
 	g.edit(func() { g.signals = append(g.signals, signal) })
+	return nil
+}
+
+func (g *fakeGuest) ResizeProcess(_ context.Context, _ sandbox.ProcessID, size *agentv1.TerminalSize) error {
+	g.edit(func() { g.sizes = append(g.sizes, fmt.Sprintf("%dx%d", size.GetCols(), size.GetRows())) })
 	return nil
 }
 
@@ -170,7 +178,7 @@ func (s *fakeStream) take() (*agentv1.AttachResponse, error) {
 		s.begun = true
 		return startedEvent(proto.CloneOf(s.g.proc)), nil
 	}
-	for _, st := range []agentv1.OutputStream{stdout, stderr} {
+	for _, st := range []agentv1.OutputStream{stdout, stderr, pty} {
 		pos, asked := s.next[st]
 		if !asked {
 			continue

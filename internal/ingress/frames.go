@@ -27,8 +27,11 @@ const (
 
 // channelOf maps a stream to its channel byte.
 func channelOf(s agentv1.OutputStream) byte {
-	if s == agentv1.OutputStream_OUTPUT_STREAM_STDERR {
+	switch s {
+	case agentv1.OutputStream_OUTPUT_STREAM_STDERR:
 		return apiv1.ChannelStderr
+	case agentv1.OutputStream_OUTPUT_STREAM_PTY:
+		return apiv1.ChannelPTY
 	}
 	return apiv1.ChannelStdout
 }
@@ -41,6 +44,7 @@ type (
 		Epoch        int64  `json:"epoch"`
 		StdoutOffset uint64 `json:"stdout_offset"`
 		StderrOffset uint64 `json:"stderr_offset"`
+		PTYOffset    uint64 `json:"pty_offset"`
 		StdinOffset  uint64 `json:"stdin_offset"`
 	}
 	gapFrame struct {
@@ -64,6 +68,7 @@ type (
 		EndedAt        *time.Time          `json:"ended_at"`
 		StdoutBytes    uint64              `json:"stdout_bytes"`
 		StderrBytes    uint64              `json:"stderr_bytes"`
+		PTYBytes       uint64              `json:"pty_bytes"`
 		StdinBytes     uint64              `json:"stdin_bytes"`
 		TruncatedBytes uint64              `json:"truncated_bytes"`
 		Epoch          int64               `json:"epoch"`
@@ -75,15 +80,17 @@ type (
 	}
 )
 
-func newStartedFrame(s Session, p *agentv1.Process, stdout, stderr uint64) startedFrame {
-	return startedFrame{Type: apiv1.FrameStarted, PID: p.GetPid(), Epoch: s.Epoch,
-		StdoutOffset: stdout, StderrOffset: stderr, StdinOffset: p.GetStdinBytes()}
+func newStartedFrame(s Session, src *source) startedFrame {
+	return startedFrame{Type: apiv1.FrameStarted, PID: src.Started.GetPid(), Epoch: s.Epoch,
+		StdoutOffset: src.Offset(agentv1.OutputStream_OUTPUT_STREAM_STDOUT),
+		StderrOffset: src.Offset(agentv1.OutputStream_OUTPUT_STREAM_STDERR),
+		PTYOffset:    src.Offset(agentv1.OutputStream_OUTPUT_STREAM_PTY), StdinOffset: src.Started.GetStdinBytes()}
 }
 
 func newExitFrame(s Session, p *agentv1.Process) exitFrame {
 	f := exitFrame{Type: apiv1.FrameExit, ID: s.CommandID, SandboxID: s.SandboxID, ProcessID: s.ProcessID,
 		State: string(sandbox.CommandExited), Epoch: s.Epoch, StartedAt: timeOf(p.GetStartedAt()), EndedAt: timeOf(p.GetEndedAt()),
-		StdoutBytes: p.GetStdoutBytes(), StderrBytes: p.GetStderrBytes(), StdinBytes: p.GetStdinBytes(), TruncatedBytes: p.GetTruncatedBytes()}
+		StdoutBytes: p.GetStdoutBytes(), StderrBytes: p.GetStderrBytes(), PTYBytes: p.GetPtyBytes(), StdinBytes: p.GetStdinBytes(), TruncatedBytes: p.GetTruncatedBytes()}
 	if p.GetState() == agentv1.ProcessState_PROCESS_STATE_FAILED {
 		f.State = string(sandbox.CommandFailed)
 	} else {
@@ -141,7 +148,8 @@ func reasonText(text string) string {
 // clientControl is what a client may ask for on the control channel.
 type clientControl struct {
 	eof    bool
-	signal string // "" unless a signal is meant
+	signal string                // "" unless a signal is meant
+	size   *agentv1.TerminalSize // nil unless a resize is meant
 }
 
 // errUnknownControl: the frame is well formed but asks for something this version does not know; the session goes on.
@@ -159,6 +167,8 @@ func parseControl(data []byte) (clientControl, error) {
 	var f struct {
 		Type   string  `json:"type"`
 		Signal *string `json:"signal"`
+		Cols   *uint16 `json:"cols"`
+		Rows   *uint16 `json:"rows"`
 	}
 	var head struct {
 		Type string `json:"type"`
@@ -166,19 +176,23 @@ func parseControl(data []byte) (clientControl, error) {
 	if err := json.Unmarshal(data, &head); err != nil || head.Type == "" {
 		return clientControl{}, errors.New("a control frame must be a JSON object with a type")
 	}
-	if head.Type != apiv1.FrameEOF && head.Type != apiv1.FrameSignal {
+	if head.Type != apiv1.FrameEOF && head.Type != apiv1.FrameSignal && head.Type != apiv1.FrameResize {
 		return clientControl{}, fmt.Errorf("%w: type %s", errUnknownControl, printable(head.Type))
 	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&f); err != nil {
-		return clientControl{}, errors.New("a control frame has fields that are not known")
+		return clientControl{}, errors.New("a control frame has fields that are not known or out of range")
 	}
+	sized := f.Cols != nil && f.Rows != nil && *f.Cols > 0 && *f.Rows > 0
+	unsized := f.Cols == nil && f.Rows == nil
 	switch {
-	case f.Type == apiv1.FrameEOF && f.Signal == nil:
+	case f.Type == apiv1.FrameEOF && f.Signal == nil && unsized:
 		return clientControl{eof: true}, nil
-	case f.Type == apiv1.FrameSignal && f.Signal != nil && signalName(*f.Signal):
+	case f.Type == apiv1.FrameSignal && f.Signal != nil && signalName(*f.Signal) && unsized:
 		return clientControl{signal: *f.Signal}, nil
+	case f.Type == apiv1.FrameResize && f.Signal == nil && sized:
+		return clientControl{size: &agentv1.TerminalSize{Cols: uint32(*f.Cols), Rows: uint32(*f.Rows)}}, nil
 	}
 	return clientControl{}, fmt.Errorf("the control frame %s is not complete or has too much in it", f.Type)
 }

@@ -46,6 +46,7 @@ type Guest interface {
 	Attach(ctx context.Context, req *agentv1.AttachRequest) (Stream, error)
 	WriteStdin(ctx context.Context, req *agentv1.WriteStdinRequest) (stdinBytes uint64, err error)
 	SignalProcess(ctx context.Context, id sandbox.ProcessID, signal string) error
+	ResizeProcess(ctx context.Context, id sandbox.ProcessID, size *agentv1.TerminalSize) error
 }
 
 // Stream is an attach stream. Receive returns io.EOF at its end; nothing is received after an error. Close may be
@@ -106,12 +107,14 @@ type Handler struct {
 	logger  *slog.Logger
 	limits  Limits
 	slots   *slots
+	crowd   *crowd
 }
 
 // New makes a Handler.
 func New(cfg Config) *Handler {
 	limits := cfg.Limits.withDefaults()
-	return &Handler{backend: cfg.Backend, logger: cfg.Logger, limits: limits, slots: newSlots(limits.PerSandbox, limits.Total)}
+	return &Handler{backend: cfg.Backend, logger: cfg.Logger, limits: limits, slots: newSlots(limits.PerSandbox, limits.Total),
+		crowd: newCrowd()}
 }
 
 // Wait returns when no attachment is open. End the lives of all sessions first.

@@ -27,8 +27,10 @@ func parseOutputQuery(p params) (outputQuery, error) {
 	switch name, given := p["stream"]; {
 	case name == "stderr":
 		q.stream = agentv1.OutputStream_OUTPUT_STREAM_STDERR
+	case name == "pty":
+		q.stream = agentv1.OutputStream_OUTPUT_STREAM_PTY
 	case given && name != "stdout":
-		return q, paramError("stream", "must be stdout or stderr")
+		return q, paramError("stream", "must be stdout, stderr or pty")
 	}
 	var err1, err2 error
 	q.from, err1 = p.position("offset")

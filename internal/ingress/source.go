@@ -90,8 +90,11 @@ func (s *source) locate(wants map[agentv1.OutputStream]position) error {
 }
 
 func streamEnd(p *agentv1.Process, stream agentv1.OutputStream) uint64 {
-	if stream == agentv1.OutputStream_OUTPUT_STREAM_STDERR {
+	switch stream {
+	case agentv1.OutputStream_OUTPUT_STREAM_STDERR:
 		return p.GetStderrBytes()
+	case agentv1.OutputStream_OUTPUT_STREAM_PTY:
+		return p.GetPtyBytes()
 	}
 	return p.GetStdoutBytes()
 }

@@ -99,7 +99,12 @@ func (a *attachment) takeControl(ctx context.Context, r io.Reader) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, signalTimeout)
 	defer cancel()
-	if err := a.session.Guest.SignalProcess(ctx, a.session.ProcessID, c.signal); err != nil {
+	if c.size != nil {
+		err = a.session.Guest.ResizeProcess(ctx, a.session.ProcessID, c.size)
+	} else {
+		err = a.session.Guest.SignalProcess(ctx, a.session.ProcessID, c.signal)
+	}
+	if err != nil {
 		return a.sendControl(newErrorFrame(err))
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store/sqlite"
+	"github.com/space-sandbox/space/internal/transcript"
 )
 
 // ControlConfig is what RunControl needs.
@@ -58,11 +59,16 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	defer nodeHTTP.CloseIdleConnections()
 	defer gatewayHTTP.CloseIdleConnections()
 	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxAnswerBytes))
+	transcripts, err := transcript.Open(dir.TranscriptsDir(), transcript.Limits{})
+	if err != nil {
+		return ownFile(dir, err)
+	}
+	defer func() { err = errors.Join(err, transcripts.Close()) }()
 	c, err := control.New(ctx, control.Deps{
 		Store: store, Signer: signer, Logger: cfg.Logger, DataPlaneURL: cfg.DataURL, AdminHashFile: dir.AdminHashFile(),
 		Node:        nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),
 		Gateway:     gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, mapped),
-		GatewayHTTP: gatewayHTTP,
+		GatewayHTTP: gatewayHTTP, Transcripts: transcripts,
 	})
 	if err != nil {
 		return err

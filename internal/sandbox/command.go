@@ -31,8 +31,16 @@ type CommandSpec struct {
 	Cwd            string
 	User           string // "" is the template's
 	Stdin          bool
+	PTY            *TerminalSize // nil without a terminal
 	TimeoutSeconds float64
 	Tag            string
+	Record         bool // keep a transcript on the host
+}
+
+// TerminalSize is the size of a terminal in characters; both are 1 to 65535.
+type TerminalSize struct {
+	Cols uint16
+	Rows uint16
 }
 
 // Command is the durable record of one command session.
@@ -46,13 +54,14 @@ type Command struct {
 	PID          int
 	ExitCode     *int   // nil until exited; -1 when a signal ended it
 	Signal       string // SIGKILL …
-	ErrorCode    string // command_not_found, cwd_not_found, user_not_found, permission_denied, start_failed, deadline_exceeded
+	ErrorCode    string // command_not_found, cwd_not_found, user_not_found, permission_denied, start_failed, canceled, deadline_exceeded
 	ErrorMessage string
 	CreatedAt    time.Time
 	StartedAt    time.Time // zero until started
 	EndedAt      time.Time // zero until ended
 	StdoutBytes  uint64
 	StderrBytes  uint64
+	PTYBytes     uint64
 	StdinBytes   uint64
 	Truncated    uint64 // bytes dropped from the spool
 	Epoch        int64
@@ -63,6 +72,10 @@ type Command struct {
 func (c Command) Clone() Command {
 	c.Spec.Argv = slices.Clone(c.Spec.Argv)
 	c.Spec.Env = maps.Clone(c.Spec.Env)
+	if c.Spec.PTY != nil {
+		size := *c.Spec.PTY
+		c.Spec.PTY = &size
+	}
 	if c.ExitCode != nil {
 		code := *c.ExitCode
 		c.ExitCode = &code

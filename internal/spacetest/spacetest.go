@@ -33,6 +33,7 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 	netfake "github.com/space-sandbox/space/internal/sandboxnet/fake"
 	"github.com/space-sandbox/space/internal/store/sqlite"
+	"github.com/space-sandbox/space/internal/transcript"
 	"github.com/space-sandbox/space/internal/vmm"
 	"github.com/space-sandbox/space/internal/vmm/fake"
 )
@@ -176,8 +177,10 @@ func (i *Installation) StartControl() {
 	must(i.t, err)
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(i.dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(i.dir.GatewaySocket()))
 	mapped := connect.WithInterceptors(rpc.Errors())
+	transcripts, err := transcript.Open(i.dir.TranscriptsDir(), transcript.Limits{})
+	must(i.t, err)
 	c, err := control.New(i.t.Context(), control.Deps{Store: store, Signer: signer, Logger: i.logger, DataPlaneURL: i.data.http.URL,
-		AdminHashFile: i.dir.AdminHashFile(), GatewayHTTP: gatewayHTTP,
+		AdminHashFile: i.dir.AdminHashFile(), GatewayHTTP: gatewayHTTP, Transcripts: transcripts,
 		Node:    nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),
 		Gateway: gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, mapped)})
 	must(i.t, err)
@@ -188,7 +191,7 @@ func (i *Installation) StartControl() {
 		i.control.handler.set(nil)
 		i.control.http.CloseClientConnections()
 		return c.Close()
-	}, store.Close, func() error {
+	}, store.Close, transcripts.Close, func() error {
 		nodeHTTP.CloseIdleConnections()
 		gatewayHTTP.CloseIdleConnections()
 		return nil

@@ -1,10 +1,12 @@
 package httpapitest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -152,13 +154,51 @@ func (f *Fake) SignalCommand(_ context.Context, id sandbox.CommandID, signal str
 	return p.snapshot(), nil
 }
 
-// KillCommand is SIGKILL for one that runs.
+// ResizeCommand notes the size.
+func (f *Fake) ResizeCommand(_ context.Context, id sandbox.CommandID, size sandbox.TerminalSize) (sandbox.Command, error) {
+	p, err := f.process(id)
+	if err != nil {
+		return sandbox.Command{}, err
+	}
+	if err := p.resize(size); err != nil {
+		return sandbox.Command{}, err
+	}
+	return p.snapshot(), nil
+}
+
+// KillCommand is SIGKILL for one that runs, and gives up one that does not run yet.
 func (f *Fake) KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error) {
+	p, err := f.process(id)
+	if err != nil {
+		return sandbox.Command{}, err
+	}
+	p.cancel()
 	c, err := f.SignalCommand(ctx, id, "SIGKILL")
 	if sandbox.CodeOf(err) == sandbox.CodeNotRunning {
 		return f.GetCommand(ctx, id, 0)
 	}
 	return c, err
+}
+
+// Transcript gives what a recorded session has said on standard output, and its result.
+func (f *Fake) Transcript(_ context.Context, id sandbox.CommandID) (io.ReadCloser, error) {
+	p, err := f.process(id)
+	if err != nil {
+		return nil, err
+	}
+	c := p.snapshot()
+	if !c.Spec.Record {
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no transcript of this command session")
+	}
+	var lines bytes.Buffer
+	enc := json.NewEncoder(&lines)
+	p.mu.Lock()
+	err = enc.Encode(apiv1.TranscriptEntry{Type: apiv1.TranscriptOutput, Stream: "stdout", Data: p.stdout})
+	p.mu.Unlock()
+	if c.State.Ended() {
+		err = errors.Join(err, enc.Encode(apiv1.TranscriptEntry{Type: apiv1.TranscriptResult, State: string(c.State), ExitCode: c.ExitCode}))
+	}
+	return io.NopCloser(&lines), err
 }
 
 // ProxyStdin reads the whole body, as the gateway does.

@@ -134,6 +134,7 @@ type process struct {
 	steps     <-chan struct{}
 	done      <-chan struct{} // closed at the end of the server
 	now       func() time.Time
+	sizes     []sandbox.TerminalSize
 	onChange  func() // called without the lock
 }
 
@@ -196,6 +197,18 @@ func (p *process) run(program Program) {
 	p.onChange()
 }
 
+// cancel gives up a session that was not started.
+func (p *process) cancel() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd.State != sandbox.CommandCreated {
+		return
+	}
+	p.cmd.State, p.cmd.ErrorCode, p.cmd.ErrorMessage = sandbox.CommandFailed, string(sandbox.CodeCanceled), "it was deleted before its start"
+	p.cmd.EndedAt = p.now()
+	p.notify()
+}
+
 func (p *process) input(data []byte, eof bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,6 +220,20 @@ func (p *process) input(data []byte, eof bool) error {
 	}
 	p.stdin = append(p.stdin, data...)
 	p.stdinEOF = eof
+	p.notify()
+	return nil
+}
+
+func (p *process) resize(size sandbox.TerminalSize) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.cmd.Spec.PTY == nil:
+		return sandbox.Errorf(sandbox.CodeInvalidState, "the process has no terminal")
+	case p.cmd.State.Ended():
+		return sandbox.Errorf(sandbox.CodeNotRunning, "the process is not running")
+	}
+	p.sizes = append(p.sizes, size)
 	p.notify()
 	return nil
 }

@@ -9,13 +9,17 @@ import (
 
 const commandColumns = `id, sandbox_id, process_id, argv, env, cwd, user, stdin, timeout_seconds, tag, state, reason, pid,
 	exit_code, signal, error_code, error_message, created_at, started_at, ended_at, stdout_bytes, stderr_bytes,
-	stdin_bytes, truncated_bytes, epoch, revision`
+	stdin_bytes, truncated_bytes, epoch, pty_cols, pty_rows, pty_bytes, record, revision`
 
 func scanCommand(row scanner) (c sandbox.Command, err error) {
+	var size sandbox.TerminalSize
 	err = row.Scan(&c.ID, &c.SandboxID, &c.ProcessID, document{&c.Spec.Argv}, document{&c.Spec.Env}, &c.Spec.Cwd,
 		&c.Spec.User, &c.Spec.Stdin, &c.Spec.TimeoutSeconds, &c.Spec.Tag, &c.State, &c.Reason, &c.PID, &c.ExitCode,
 		&c.Signal, &c.ErrorCode, &c.ErrorMessage, stamp{&c.CreatedAt}, stamp{&c.StartedAt}, stamp{&c.EndedAt},
-		&c.StdoutBytes, &c.StderrBytes, &c.StdinBytes, &c.Truncated, &c.Epoch, &c.Revision)
+		&c.StdoutBytes, &c.StderrBytes, &c.StdinBytes, &c.Truncated, &c.Epoch, &size.Cols, &size.Rows, &c.PTYBytes, &c.Spec.Record, &c.Revision)
+	if size.Cols != 0 {
+		c.Spec.PTY = &size
+	}
 	return c, err
 }
 
@@ -29,11 +33,16 @@ func commandValues(c sandbox.Command) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	var size sandbox.TerminalSize
+	if c.Spec.PTY != nil {
+		size = *c.Spec.PTY
+	}
 	// Sizes are bounded by what a machine can write, so an int64 holds them.
 	return []any{c.SandboxID, c.ProcessID, argv, env, c.Spec.Cwd, c.Spec.User, c.Spec.Stdin, c.Spec.TimeoutSeconds,
 		c.Spec.Tag, c.State, c.Reason, c.PID, c.ExitCode, c.Signal, c.ErrorCode, c.ErrorMessage, nanos(c.CreatedAt),
 		nanos(c.StartedAt), nanos(c.EndedAt), int64(c.StdoutBytes), int64(c.StderrBytes), int64(c.StdinBytes),
-		int64(c.Truncated), c.Epoch}, nil
+		int64(c.Truncated), c.Epoch, size.Cols, size.Rows, int64(c.PTYBytes),
+		c.Spec.Record}, nil
 }
 
 var commandList = list[sandbox.Command]{table: "commands", columns: commandColumns, scan: scanCommand,
@@ -90,7 +99,7 @@ func (t *tx) InsertCommand(c sandbox.Command) error {
 		return err
 	}
 	return t.exec(nil, "INSERT INTO commands ("+commandColumns+
-		") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,1)", append([]any{c.ID}, values...)...)
+		") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,1)", append([]any{c.ID}, values...)...)
 }
 
 // UpdateCommand implements store.Tx.
@@ -102,7 +111,7 @@ func (t *tx) UpdateCommand(c sandbox.Command) (sandbox.Command, error) {
 	err = t.exec(store.ErrConflict, `UPDATE commands SET sandbox_id=?, process_id=?, argv=?, env=?, cwd=?, user=?, stdin=?,
 		timeout_seconds=?, tag=?, state=?, reason=?, pid=?, exit_code=?, signal=?, error_code=?, error_message=?,
 		created_at=?, started_at=?, ended_at=?, stdout_bytes=?, stderr_bytes=?, stdin_bytes=?, truncated_bytes=?, epoch=?,
-		revision=revision+1 WHERE id=? AND revision=?`, append(values, c.ID, c.Revision)...)
+		pty_cols=?, pty_rows=?, pty_bytes=?, record=?, revision=revision+1 WHERE id=? AND revision=?`, append(values, c.ID, c.Revision)...)
 	if err != nil {
 		return c, err
 	}

@@ -56,10 +56,10 @@ func commandRoundTrip(t *testing.T, s store.Store) {
 	code := 0
 	want := sandbox.Command{ID: sandbox.NewCommandID(), SandboxID: sandbox.NewID(), ProcessID: sandbox.NewProcessID(),
 		Spec: sandbox.CommandSpec{Argv: []string{"sh", "-c", "echo 'ü'"}, Env: map[string]string{"A": ""}, Cwd: "/tmp",
-			User: "user", Stdin: true, TimeoutSeconds: 1.5, Tag: "t"},
+			User: "user", Stdin: true, PTY: &sandbox.TerminalSize{Cols: 65535, Rows: 24}, TimeoutSeconds: 1.5, Tag: "t", Record: true},
 		State: sandbox.CommandExited, Reason: "r", PID: 7, ExitCode: &code, Signal: "SIGKILL", ErrorCode: "e",
 		ErrorMessage: "m", CreatedAt: epoch(), StartedAt: epoch().Add(1), EndedAt: epoch().Add(2), StdoutBytes: 1 << 40,
-		StderrBytes: 2, StdinBytes: 3, Truncated: 4, Epoch: 5}
+		StderrBytes: 2, PTYBytes: 6, StdinBytes: 3, Truncated: 4, Epoch: 5}
 	update(t, s, func(tx store.Tx) error { return tx.InsertCommand(want) })
 	want.Revision = 1
 	if d := cmp.Diff(want, must[sandbox.Command](t)(s.Command(t.Context(), want.ID))); d != "" {

@@ -87,6 +87,8 @@ const (
 	OutputStream_OUTPUT_STREAM_UNSPECIFIED OutputStream = 0
 	OutputStream_OUTPUT_STREAM_STDOUT      OutputStream = 1
 	OutputStream_OUTPUT_STREAM_STDERR      OutputStream = 2
+	// What the terminal shows; empty without one, and with one the other two are.
+	OutputStream_OUTPUT_STREAM_PTY OutputStream = 3
 )
 
 // Enum value maps for OutputStream.
@@ -95,11 +97,13 @@ var (
 		0: "OUTPUT_STREAM_UNSPECIFIED",
 		1: "OUTPUT_STREAM_STDOUT",
 		2: "OUTPUT_STREAM_STDERR",
+		3: "OUTPUT_STREAM_PTY",
 	}
 	OutputStream_value = map[string]int32{
 		"OUTPUT_STREAM_UNSPECIFIED": 0,
 		"OUTPUT_STREAM_STDOUT":      1,
 		"OUTPUT_STREAM_STDERR":      2,
+		"OUTPUT_STREAM_PTY":         3,
 	}
 )
 
@@ -398,8 +402,11 @@ type ProcessSpec struct {
 	Stdin bool `protobuf:"varint,5,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	// Counted from the start; then the process group is killed. 0: none.
 	TimeoutSeconds float64 `protobuf:"fixed64,6,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// A terminal of this size is the process's standard input, output and error, and its controlling terminal. stdin
+	// counts as set then, and TERM is added when absent.
+	Pty           *TerminalSize `protobuf:"bytes,7,opt,name=pty,proto3" json:"pty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProcessSpec) Reset() {
@@ -474,6 +481,66 @@ func (x *ProcessSpec) GetTimeoutSeconds() float64 {
 	return 0
 }
 
+func (x *ProcessSpec) GetPty() *TerminalSize {
+	if x != nil {
+		return x.Pty
+	}
+	return nil
+}
+
+type TerminalSize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 65535 each.
+	Cols          uint32 `protobuf:"varint,1,opt,name=cols,proto3" json:"cols,omitempty"`
+	Rows          uint32 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TerminalSize) Reset() {
+	*x = TerminalSize{}
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TerminalSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TerminalSize) ProtoMessage() {}
+
+func (x *TerminalSize) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
+func (*TerminalSize) Descriptor() ([]byte, []int) {
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TerminalSize) GetCols() uint32 {
+	if x != nil {
+		return x.Cols
+	}
+	return 0
+}
+
+func (x *TerminalSize) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
 type Process struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ProcessId string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
@@ -484,7 +551,7 @@ type Process struct {
 	// "SIGKILL" ...; empty when it exited by itself.
 	Signal string `protobuf:"bytes,5,opt,name=signal,proto3" json:"signal,omitempty"`
 	// FAILED: why it never started: one of command_not_found, cwd_not_found, user_not_found,
-	// permission_denied, start_failed. EXITED: deadline_exceeded when timeout_seconds ended it.
+	// permission_denied, start_failed, canceled. EXITED: deadline_exceeded when timeout_seconds ended it.
 	ErrorCode    string                 `protobuf:"bytes,6,opt,name=error_code,json=errorCode,proto3" json:"error_code,omitempty"`
 	ErrorMessage string                 `protobuf:"bytes,7,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
 	StartedAt    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
@@ -493,16 +560,17 @@ type Process struct {
 	StdoutBytes uint64 `protobuf:"varint,10,opt,name=stdout_bytes,json=stdoutBytes,proto3" json:"stdout_bytes,omitempty"`
 	StderrBytes uint64 `protobuf:"varint,11,opt,name=stderr_bytes,json=stderrBytes,proto3" json:"stderr_bytes,omitempty"`
 	StdinBytes  uint64 `protobuf:"varint,12,opt,name=stdin_bytes,json=stdinBytes,proto3" json:"stdin_bytes,omitempty"`
-	// Bytes dropped from the spool, both streams.
+	// Bytes dropped from the spool, all streams.
 	TruncatedBytes uint64 `protobuf:"varint,13,opt,name=truncated_bytes,json=truncatedBytes,proto3" json:"truncated_bytes,omitempty"`
 	StdinClosed    bool   `protobuf:"varint,14,opt,name=stdin_closed,json=stdinClosed,proto3" json:"stdin_closed,omitempty"`
+	PtyBytes       uint64 `protobuf:"varint,15,opt,name=pty_bytes,json=ptyBytes,proto3" json:"pty_bytes,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -514,7 +582,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -527,7 +595,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Process) GetProcessId() string {
@@ -628,6 +696,13 @@ func (x *Process) GetStdinClosed() bool {
 	return false
 }
 
+func (x *Process) GetPtyBytes() uint64 {
+	if x != nil {
+		return x.PtyBytes
+	}
+	return 0
+}
+
 type CreateProcessRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// proc_ + 20 of [a-z0-9], chosen by control.
@@ -639,7 +714,7 @@ type CreateProcessRequest struct {
 
 func (x *CreateProcessRequest) Reset() {
 	*x = CreateProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +726,7 @@ func (x *CreateProcessRequest) String() string {
 func (*CreateProcessRequest) ProtoMessage() {}
 
 func (x *CreateProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +739,7 @@ func (x *CreateProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateProcessRequest.ProtoReflect.Descriptor instead.
 func (*CreateProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateProcessRequest) GetProcessId() string {
@@ -690,7 +765,7 @@ type CreateProcessResponse struct {
 
 func (x *CreateProcessResponse) Reset() {
 	*x = CreateProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +777,7 @@ func (x *CreateProcessResponse) String() string {
 func (*CreateProcessResponse) ProtoMessage() {}
 
 func (x *CreateProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +790,7 @@ func (x *CreateProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateProcessResponse.ProtoReflect.Descriptor instead.
 func (*CreateProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CreateProcessResponse) GetProcess() *Process {
@@ -734,7 +809,7 @@ type StartProcessRequest struct {
 
 func (x *StartProcessRequest) Reset() {
 	*x = StartProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +821,7 @@ func (x *StartProcessRequest) String() string {
 func (*StartProcessRequest) ProtoMessage() {}
 
 func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +834,7 @@ func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessRequest.ProtoReflect.Descriptor instead.
 func (*StartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StartProcessRequest) GetProcessId() string {
@@ -778,7 +853,7 @@ type StartProcessResponse struct {
 
 func (x *StartProcessResponse) Reset() {
 	*x = StartProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +865,7 @@ func (x *StartProcessResponse) String() string {
 func (*StartProcessResponse) ProtoMessage() {}
 
 func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +878,7 @@ func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessResponse.ProtoReflect.Descriptor instead.
 func (*StartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StartProcessResponse) GetProcess() *Process {
@@ -822,7 +897,7 @@ type GetProcessRequest struct {
 
 func (x *GetProcessRequest) Reset() {
 	*x = GetProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +909,7 @@ func (x *GetProcessRequest) String() string {
 func (*GetProcessRequest) ProtoMessage() {}
 
 func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +922,7 @@ func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessRequest.ProtoReflect.Descriptor instead.
 func (*GetProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetProcessRequest) GetProcessId() string {
@@ -866,7 +941,7 @@ type GetProcessResponse struct {
 
 func (x *GetProcessResponse) Reset() {
 	*x = GetProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +953,7 @@ func (x *GetProcessResponse) String() string {
 func (*GetProcessResponse) ProtoMessage() {}
 
 func (x *GetProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +966,7 @@ func (x *GetProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessResponse.ProtoReflect.Descriptor instead.
 func (*GetProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetProcessResponse) GetProcess() *Process {
@@ -909,7 +984,7 @@ type WatchProcessesRequest struct {
 
 func (x *WatchProcessesRequest) Reset() {
 	*x = WatchProcessesRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +996,7 @@ func (x *WatchProcessesRequest) String() string {
 func (*WatchProcessesRequest) ProtoMessage() {}
 
 func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1009,7 @@ func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesRequest.ProtoReflect.Descriptor instead.
 func (*WatchProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 type WatchProcessesResponse struct {
@@ -950,7 +1025,7 @@ type WatchProcessesResponse struct {
 
 func (x *WatchProcessesResponse) Reset() {
 	*x = WatchProcessesResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1037,7 @@ func (x *WatchProcessesResponse) String() string {
 func (*WatchProcessesResponse) ProtoMessage() {}
 
 func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1050,7 @@ func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesResponse.ProtoReflect.Descriptor instead.
 func (*WatchProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchProcessesResponse) GetEvent() isWatchProcessesResponse_Event {
@@ -1032,7 +1107,7 @@ type StreamPosition struct {
 
 func (x *StreamPosition) Reset() {
 	*x = StreamPosition{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1119,7 @@ func (x *StreamPosition) String() string {
 func (*StreamPosition) ProtoMessage() {}
 
 func (x *StreamPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1132,7 @@ func (x *StreamPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamPosition.ProtoReflect.Descriptor instead.
 func (*StreamPosition) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StreamPosition) GetStream() OutputStream {
@@ -1095,7 +1170,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1182,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1195,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AttachRequest) GetProcessId() string {
@@ -1166,7 +1241,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1253,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1266,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AttachResponse) GetEvent() isAttachResponse_Event {
@@ -1272,7 +1347,7 @@ type WriteStdinRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ProcessId string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
 	Data      []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// Close standard input after the data.
+	// Close standard input after the data. A terminal cannot be closed: its end-of-file character is typed instead.
 	Eof bool `protobuf:"varint,3,opt,name=eof,proto3" json:"eof,omitempty"`
 	// Refuse (problem stdin_offset_mismatch) unless stdin_bytes is this.
 	Offset        *uint64 `protobuf:"varint,4,opt,name=offset,proto3,oneof" json:"offset,omitempty"`
@@ -1282,7 +1357,7 @@ type WriteStdinRequest struct {
 
 func (x *WriteStdinRequest) Reset() {
 	*x = WriteStdinRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1369,7 @@ func (x *WriteStdinRequest) String() string {
 func (*WriteStdinRequest) ProtoMessage() {}
 
 func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1382,7 @@ func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStdinRequest.ProtoReflect.Descriptor instead.
 func (*WriteStdinRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WriteStdinRequest) GetProcessId() string {
@@ -1347,7 +1422,7 @@ type WriteStdinResponse struct {
 
 func (x *WriteStdinResponse) Reset() {
 	*x = WriteStdinResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1434,7 @@ func (x *WriteStdinResponse) String() string {
 func (*WriteStdinResponse) ProtoMessage() {}
 
 func (x *WriteStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1447,7 @@ func (x *WriteStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStdinResponse.ProtoReflect.Descriptor instead.
 func (*WriteStdinResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WriteStdinResponse) GetStdinBytes() uint64 {
@@ -1393,7 +1468,7 @@ type SignalProcessRequest struct {
 
 func (x *SignalProcessRequest) Reset() {
 	*x = SignalProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1405,7 +1480,7 @@ func (x *SignalProcessRequest) String() string {
 func (*SignalProcessRequest) ProtoMessage() {}
 
 func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1418,7 +1493,7 @@ func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessRequest.ProtoReflect.Descriptor instead.
 func (*SignalProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SignalProcessRequest) GetProcessId() string {
@@ -1444,7 +1519,7 @@ type SignalProcessResponse struct {
 
 func (x *SignalProcessResponse) Reset() {
 	*x = SignalProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1531,7 @@ func (x *SignalProcessResponse) String() string {
 func (*SignalProcessResponse) ProtoMessage() {}
 
 func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,10 +1544,106 @@ func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessResponse.ProtoReflect.Descriptor instead.
 func (*SignalProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SignalProcessResponse) GetProcess() *Process {
+	if x != nil {
+		return x.Process
+	}
+	return nil
+}
+
+type ResizeProcessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Size          *TerminalSize          `protobuf:"bytes,2,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeProcessRequest) Reset() {
+	*x = ResizeProcessRequest{}
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeProcessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeProcessRequest) ProtoMessage() {}
+
+func (x *ResizeProcessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeProcessRequest.ProtoReflect.Descriptor instead.
+func (*ResizeProcessRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ResizeProcessRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
+func (x *ResizeProcessRequest) GetSize() *TerminalSize {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+type ResizeProcessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       *Process               `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeProcessResponse) Reset() {
+	*x = ResizeProcessResponse{}
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeProcessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeProcessResponse) ProtoMessage() {}
+
+func (x *ResizeProcessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeProcessResponse.ProtoReflect.Descriptor instead.
+func (*ResizeProcessResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ResizeProcessResponse) GetProcess() *Process {
 	if x != nil {
 		return x.Process
 	}
@@ -1488,7 +1659,7 @@ type AckProcessesRequest struct {
 
 func (x *AckProcessesRequest) Reset() {
 	*x = AckProcessesRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1671,7 @@ func (x *AckProcessesRequest) String() string {
 func (*AckProcessesRequest) ProtoMessage() {}
 
 func (x *AckProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1684,7 @@ func (x *AckProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckProcessesRequest.ProtoReflect.Descriptor instead.
 func (*AckProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AckProcessesRequest) GetProcessIds() []string {
@@ -1531,7 +1702,7 @@ type AckProcessesResponse struct {
 
 func (x *AckProcessesResponse) Reset() {
 	*x = AckProcessesResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1714,7 @@ func (x *AckProcessesResponse) String() string {
 func (*AckProcessesResponse) ProtoMessage() {}
 
 func (x *AckProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1727,7 @@ func (x *AckProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckProcessesResponse.ProtoReflect.Descriptor instead.
 func (*AckProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 type ShutdownRequest struct {
@@ -1567,7 +1738,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1750,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1763,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 type ShutdownResponse struct {
@@ -1603,7 +1774,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1786,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1799,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type AttachResponse_Data struct {
@@ -1642,7 +1813,7 @@ type AttachResponse_Data struct {
 
 func (x *AttachResponse_Data) Reset() {
 	*x = AttachResponse_Data{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1825,7 @@ func (x *AttachResponse_Data) String() string {
 func (*AttachResponse_Data) ProtoMessage() {}
 
 func (x *AttachResponse_Data) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1838,7 @@ func (x *AttachResponse_Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse_Data.ProtoReflect.Descriptor instead.
 func (*AttachResponse_Data) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{17, 0}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *AttachResponse_Data) GetStream() OutputStream {
@@ -1702,7 +1873,7 @@ type AttachResponse_Gap struct {
 
 func (x *AttachResponse_Gap) Reset() {
 	*x = AttachResponse_Gap{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1885,7 @@ func (x *AttachResponse_Gap) String() string {
 func (*AttachResponse_Gap) ProtoMessage() {}
 
 func (x *AttachResponse_Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1898,7 @@ func (x *AttachResponse_Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse_Gap.ProtoReflect.Descriptor instead.
 func (*AttachResponse_Gap) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{17, 1}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18, 1}
 }
 
 func (x *AttachResponse_Gap) GetStream() OutputStream {
@@ -1771,17 +1942,21 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x127\n" +
 	"\twall_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bwallTime\x12\x18\n" +
 	"\aentropy\x18\x04 \x01(\fR\aentropy\"\x0e\n" +
-	"\fInitResponse\"\xf6\x01\n" +
+	"\fInitResponse\"\xa6\x02\n" +
 	"\vProcessSpec\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x126\n" +
 	"\x03env\x18\x02 \x03(\v2$.space.agent.v1.ProcessSpec.EnvEntryR\x03env\x12\x10\n" +
 	"\x03cwd\x18\x03 \x01(\tR\x03cwd\x12\x12\n" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x14\n" +
 	"\x05stdin\x18\x05 \x01(\bR\x05stdin\x12'\n" +
-	"\x0ftimeout_seconds\x18\x06 \x01(\x01R\x0etimeoutSeconds\x1a6\n" +
+	"\x0ftimeout_seconds\x18\x06 \x01(\x01R\x0etimeoutSeconds\x12.\n" +
+	"\x03pty\x18\a \x01(\v2\x1c.space.agent.v1.TerminalSizeR\x03pty\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"6\n" +
+	"\fTerminalSize\x12\x12\n" +
+	"\x04cols\x18\x01 \x01(\rR\x04cols\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xa9\x04\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x122\n" +
@@ -1801,7 +1976,8 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"\vstdin_bytes\x18\f \x01(\x04R\n" +
 	"stdinBytes\x12'\n" +
 	"\x0ftruncated_bytes\x18\r \x01(\x04R\x0etruncatedBytes\x12!\n" +
-	"\fstdin_closed\x18\x0e \x01(\bR\vstdinClosed\"f\n" +
+	"\fstdin_closed\x18\x0e \x01(\bR\vstdinClosed\x12\x1b\n" +
+	"\tpty_bytes\x18\x0f \x01(\x04R\bptyBytes\"f\n" +
 	"\x14CreateProcessRequest\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12/\n" +
@@ -1862,6 +2038,12 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\tR\x06signal\"J\n" +
 	"\x15SignalProcessResponse\x121\n" +
+	"\aprocess\x18\x01 \x01(\v2\x17.space.agent.v1.ProcessR\aprocess\"g\n" +
+	"\x14ResizeProcessRequest\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\x120\n" +
+	"\x04size\x18\x02 \x01(\v2\x1c.space.agent.v1.TerminalSizeR\x04size\"J\n" +
+	"\x15ResizeProcessResponse\x121\n" +
 	"\aprocess\x18\x01 \x01(\v2\x17.space.agent.v1.ProcessR\aprocess\"6\n" +
 	"\x13AckProcessesRequest\x12\x1f\n" +
 	"\vprocess_ids\x18\x01 \x03(\tR\n" +
@@ -1874,11 +2056,12 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"\x15PROCESS_STATE_CREATED\x10\x01\x12\x19\n" +
 	"\x15PROCESS_STATE_RUNNING\x10\x02\x12\x18\n" +
 	"\x14PROCESS_STATE_EXITED\x10\x03\x12\x18\n" +
-	"\x14PROCESS_STATE_FAILED\x10\x04*a\n" +
+	"\x14PROCESS_STATE_FAILED\x10\x04*x\n" +
 	"\fOutputStream\x12\x1d\n" +
 	"\x19OUTPUT_STREAM_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14OUTPUT_STREAM_STDOUT\x10\x01\x12\x18\n" +
-	"\x14OUTPUT_STREAM_STDERR\x10\x022\xb0\a\n" +
+	"\x14OUTPUT_STREAM_STDERR\x10\x02\x12\x15\n" +
+	"\x11OUTPUT_STREAM_PTY\x10\x032\x8e\b\n" +
 	"\fAgentService\x12D\n" +
 	"\x05Hello\x12\x1c.space.agent.v1.HelloRequest\x1a\x1d.space.agent.v1.HelloResponse\x12A\n" +
 	"\x04Init\x12\x1b.space.agent.v1.InitRequest\x1a\x1c.space.agent.v1.InitResponse\x12\\\n" +
@@ -1890,7 +2073,8 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Attach\x12\x1d.space.agent.v1.AttachRequest\x1a\x1e.space.agent.v1.AttachResponse0\x01\x12S\n" +
 	"\n" +
 	"WriteStdin\x12!.space.agent.v1.WriteStdinRequest\x1a\".space.agent.v1.WriteStdinResponse\x12\\\n" +
-	"\rSignalProcess\x12$.space.agent.v1.SignalProcessRequest\x1a%.space.agent.v1.SignalProcessResponse\x12Y\n" +
+	"\rSignalProcess\x12$.space.agent.v1.SignalProcessRequest\x1a%.space.agent.v1.SignalProcessResponse\x12\\\n" +
+	"\rResizeProcess\x12$.space.agent.v1.ResizeProcessRequest\x1a%.space.agent.v1.ResizeProcessResponse\x12Y\n" +
 	"\fAckProcesses\x12#.space.agent.v1.AckProcessesRequest\x1a$.space.agent.v1.AckProcessesResponse\x12M\n" +
 	"\bShutdown\x12\x1f.space.agent.v1.ShutdownRequest\x1a .space.agent.v1.ShutdownResponseB;Z9github.com/space-sandbox/space/api/proto/agent/v1;agentv1b\x06proto3"
 
@@ -1907,7 +2091,7 @@ func file_api_proto_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_api_proto_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_proto_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_api_proto_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_api_proto_agent_v1_agent_proto_goTypes = []any{
 	(ProcessState)(0),              // 0: space.agent.v1.ProcessState
 	(OutputStream)(0),              // 1: space.agent.v1.OutputStream
@@ -1917,79 +2101,87 @@ var file_api_proto_agent_v1_agent_proto_goTypes = []any{
 	(*InitRequest)(nil),            // 5: space.agent.v1.InitRequest
 	(*InitResponse)(nil),           // 6: space.agent.v1.InitResponse
 	(*ProcessSpec)(nil),            // 7: space.agent.v1.ProcessSpec
-	(*Process)(nil),                // 8: space.agent.v1.Process
-	(*CreateProcessRequest)(nil),   // 9: space.agent.v1.CreateProcessRequest
-	(*CreateProcessResponse)(nil),  // 10: space.agent.v1.CreateProcessResponse
-	(*StartProcessRequest)(nil),    // 11: space.agent.v1.StartProcessRequest
-	(*StartProcessResponse)(nil),   // 12: space.agent.v1.StartProcessResponse
-	(*GetProcessRequest)(nil),      // 13: space.agent.v1.GetProcessRequest
-	(*GetProcessResponse)(nil),     // 14: space.agent.v1.GetProcessResponse
-	(*WatchProcessesRequest)(nil),  // 15: space.agent.v1.WatchProcessesRequest
-	(*WatchProcessesResponse)(nil), // 16: space.agent.v1.WatchProcessesResponse
-	(*StreamPosition)(nil),         // 17: space.agent.v1.StreamPosition
-	(*AttachRequest)(nil),          // 18: space.agent.v1.AttachRequest
-	(*AttachResponse)(nil),         // 19: space.agent.v1.AttachResponse
-	(*WriteStdinRequest)(nil),      // 20: space.agent.v1.WriteStdinRequest
-	(*WriteStdinResponse)(nil),     // 21: space.agent.v1.WriteStdinResponse
-	(*SignalProcessRequest)(nil),   // 22: space.agent.v1.SignalProcessRequest
-	(*SignalProcessResponse)(nil),  // 23: space.agent.v1.SignalProcessResponse
-	(*AckProcessesRequest)(nil),    // 24: space.agent.v1.AckProcessesRequest
-	(*AckProcessesResponse)(nil),   // 25: space.agent.v1.AckProcessesResponse
-	(*ShutdownRequest)(nil),        // 26: space.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),       // 27: space.agent.v1.ShutdownResponse
-	nil,                            // 28: space.agent.v1.ProcessSpec.EnvEntry
-	(*AttachResponse_Data)(nil),    // 29: space.agent.v1.AttachResponse.Data
-	(*AttachResponse_Gap)(nil),     // 30: space.agent.v1.AttachResponse.Gap
-	(*timestamppb.Timestamp)(nil),  // 31: google.protobuf.Timestamp
+	(*TerminalSize)(nil),           // 8: space.agent.v1.TerminalSize
+	(*Process)(nil),                // 9: space.agent.v1.Process
+	(*CreateProcessRequest)(nil),   // 10: space.agent.v1.CreateProcessRequest
+	(*CreateProcessResponse)(nil),  // 11: space.agent.v1.CreateProcessResponse
+	(*StartProcessRequest)(nil),    // 12: space.agent.v1.StartProcessRequest
+	(*StartProcessResponse)(nil),   // 13: space.agent.v1.StartProcessResponse
+	(*GetProcessRequest)(nil),      // 14: space.agent.v1.GetProcessRequest
+	(*GetProcessResponse)(nil),     // 15: space.agent.v1.GetProcessResponse
+	(*WatchProcessesRequest)(nil),  // 16: space.agent.v1.WatchProcessesRequest
+	(*WatchProcessesResponse)(nil), // 17: space.agent.v1.WatchProcessesResponse
+	(*StreamPosition)(nil),         // 18: space.agent.v1.StreamPosition
+	(*AttachRequest)(nil),          // 19: space.agent.v1.AttachRequest
+	(*AttachResponse)(nil),         // 20: space.agent.v1.AttachResponse
+	(*WriteStdinRequest)(nil),      // 21: space.agent.v1.WriteStdinRequest
+	(*WriteStdinResponse)(nil),     // 22: space.agent.v1.WriteStdinResponse
+	(*SignalProcessRequest)(nil),   // 23: space.agent.v1.SignalProcessRequest
+	(*SignalProcessResponse)(nil),  // 24: space.agent.v1.SignalProcessResponse
+	(*ResizeProcessRequest)(nil),   // 25: space.agent.v1.ResizeProcessRequest
+	(*ResizeProcessResponse)(nil),  // 26: space.agent.v1.ResizeProcessResponse
+	(*AckProcessesRequest)(nil),    // 27: space.agent.v1.AckProcessesRequest
+	(*AckProcessesResponse)(nil),   // 28: space.agent.v1.AckProcessesResponse
+	(*ShutdownRequest)(nil),        // 29: space.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),       // 30: space.agent.v1.ShutdownResponse
+	nil,                            // 31: space.agent.v1.ProcessSpec.EnvEntry
+	(*AttachResponse_Data)(nil),    // 32: space.agent.v1.AttachResponse.Data
+	(*AttachResponse_Gap)(nil),     // 33: space.agent.v1.AttachResponse.Gap
+	(*timestamppb.Timestamp)(nil),  // 34: google.protobuf.Timestamp
 }
 var file_api_proto_agent_v1_agent_proto_depIdxs = []int32{
 	4,  // 0: space.agent.v1.HelloResponse.stages:type_name -> space.agent.v1.Stage
-	31, // 1: space.agent.v1.InitRequest.wall_time:type_name -> google.protobuf.Timestamp
-	28, // 2: space.agent.v1.ProcessSpec.env:type_name -> space.agent.v1.ProcessSpec.EnvEntry
-	0,  // 3: space.agent.v1.Process.state:type_name -> space.agent.v1.ProcessState
-	31, // 4: space.agent.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	31, // 5: space.agent.v1.Process.ended_at:type_name -> google.protobuf.Timestamp
-	7,  // 6: space.agent.v1.CreateProcessRequest.spec:type_name -> space.agent.v1.ProcessSpec
-	8,  // 7: space.agent.v1.CreateProcessResponse.process:type_name -> space.agent.v1.Process
-	8,  // 8: space.agent.v1.StartProcessResponse.process:type_name -> space.agent.v1.Process
-	8,  // 9: space.agent.v1.GetProcessResponse.process:type_name -> space.agent.v1.Process
-	8,  // 10: space.agent.v1.WatchProcessesResponse.process:type_name -> space.agent.v1.Process
-	1,  // 11: space.agent.v1.StreamPosition.stream:type_name -> space.agent.v1.OutputStream
-	17, // 12: space.agent.v1.AttachRequest.positions:type_name -> space.agent.v1.StreamPosition
-	8,  // 13: space.agent.v1.AttachResponse.started:type_name -> space.agent.v1.Process
-	29, // 14: space.agent.v1.AttachResponse.data:type_name -> space.agent.v1.AttachResponse.Data
-	30, // 15: space.agent.v1.AttachResponse.gap:type_name -> space.agent.v1.AttachResponse.Gap
-	8,  // 16: space.agent.v1.AttachResponse.exit:type_name -> space.agent.v1.Process
-	8,  // 17: space.agent.v1.SignalProcessResponse.process:type_name -> space.agent.v1.Process
-	1,  // 18: space.agent.v1.AttachResponse.Data.stream:type_name -> space.agent.v1.OutputStream
-	1,  // 19: space.agent.v1.AttachResponse.Gap.stream:type_name -> space.agent.v1.OutputStream
-	2,  // 20: space.agent.v1.AgentService.Hello:input_type -> space.agent.v1.HelloRequest
-	5,  // 21: space.agent.v1.AgentService.Init:input_type -> space.agent.v1.InitRequest
-	9,  // 22: space.agent.v1.AgentService.CreateProcess:input_type -> space.agent.v1.CreateProcessRequest
-	11, // 23: space.agent.v1.AgentService.StartProcess:input_type -> space.agent.v1.StartProcessRequest
-	13, // 24: space.agent.v1.AgentService.GetProcess:input_type -> space.agent.v1.GetProcessRequest
-	15, // 25: space.agent.v1.AgentService.WatchProcesses:input_type -> space.agent.v1.WatchProcessesRequest
-	18, // 26: space.agent.v1.AgentService.Attach:input_type -> space.agent.v1.AttachRequest
-	20, // 27: space.agent.v1.AgentService.WriteStdin:input_type -> space.agent.v1.WriteStdinRequest
-	22, // 28: space.agent.v1.AgentService.SignalProcess:input_type -> space.agent.v1.SignalProcessRequest
-	24, // 29: space.agent.v1.AgentService.AckProcesses:input_type -> space.agent.v1.AckProcessesRequest
-	26, // 30: space.agent.v1.AgentService.Shutdown:input_type -> space.agent.v1.ShutdownRequest
-	3,  // 31: space.agent.v1.AgentService.Hello:output_type -> space.agent.v1.HelloResponse
-	6,  // 32: space.agent.v1.AgentService.Init:output_type -> space.agent.v1.InitResponse
-	10, // 33: space.agent.v1.AgentService.CreateProcess:output_type -> space.agent.v1.CreateProcessResponse
-	12, // 34: space.agent.v1.AgentService.StartProcess:output_type -> space.agent.v1.StartProcessResponse
-	14, // 35: space.agent.v1.AgentService.GetProcess:output_type -> space.agent.v1.GetProcessResponse
-	16, // 36: space.agent.v1.AgentService.WatchProcesses:output_type -> space.agent.v1.WatchProcessesResponse
-	19, // 37: space.agent.v1.AgentService.Attach:output_type -> space.agent.v1.AttachResponse
-	21, // 38: space.agent.v1.AgentService.WriteStdin:output_type -> space.agent.v1.WriteStdinResponse
-	23, // 39: space.agent.v1.AgentService.SignalProcess:output_type -> space.agent.v1.SignalProcessResponse
-	25, // 40: space.agent.v1.AgentService.AckProcesses:output_type -> space.agent.v1.AckProcessesResponse
-	27, // 41: space.agent.v1.AgentService.Shutdown:output_type -> space.agent.v1.ShutdownResponse
-	31, // [31:42] is the sub-list for method output_type
-	20, // [20:31] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	34, // 1: space.agent.v1.InitRequest.wall_time:type_name -> google.protobuf.Timestamp
+	31, // 2: space.agent.v1.ProcessSpec.env:type_name -> space.agent.v1.ProcessSpec.EnvEntry
+	8,  // 3: space.agent.v1.ProcessSpec.pty:type_name -> space.agent.v1.TerminalSize
+	0,  // 4: space.agent.v1.Process.state:type_name -> space.agent.v1.ProcessState
+	34, // 5: space.agent.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	34, // 6: space.agent.v1.Process.ended_at:type_name -> google.protobuf.Timestamp
+	7,  // 7: space.agent.v1.CreateProcessRequest.spec:type_name -> space.agent.v1.ProcessSpec
+	9,  // 8: space.agent.v1.CreateProcessResponse.process:type_name -> space.agent.v1.Process
+	9,  // 9: space.agent.v1.StartProcessResponse.process:type_name -> space.agent.v1.Process
+	9,  // 10: space.agent.v1.GetProcessResponse.process:type_name -> space.agent.v1.Process
+	9,  // 11: space.agent.v1.WatchProcessesResponse.process:type_name -> space.agent.v1.Process
+	1,  // 12: space.agent.v1.StreamPosition.stream:type_name -> space.agent.v1.OutputStream
+	18, // 13: space.agent.v1.AttachRequest.positions:type_name -> space.agent.v1.StreamPosition
+	9,  // 14: space.agent.v1.AttachResponse.started:type_name -> space.agent.v1.Process
+	32, // 15: space.agent.v1.AttachResponse.data:type_name -> space.agent.v1.AttachResponse.Data
+	33, // 16: space.agent.v1.AttachResponse.gap:type_name -> space.agent.v1.AttachResponse.Gap
+	9,  // 17: space.agent.v1.AttachResponse.exit:type_name -> space.agent.v1.Process
+	9,  // 18: space.agent.v1.SignalProcessResponse.process:type_name -> space.agent.v1.Process
+	8,  // 19: space.agent.v1.ResizeProcessRequest.size:type_name -> space.agent.v1.TerminalSize
+	9,  // 20: space.agent.v1.ResizeProcessResponse.process:type_name -> space.agent.v1.Process
+	1,  // 21: space.agent.v1.AttachResponse.Data.stream:type_name -> space.agent.v1.OutputStream
+	1,  // 22: space.agent.v1.AttachResponse.Gap.stream:type_name -> space.agent.v1.OutputStream
+	2,  // 23: space.agent.v1.AgentService.Hello:input_type -> space.agent.v1.HelloRequest
+	5,  // 24: space.agent.v1.AgentService.Init:input_type -> space.agent.v1.InitRequest
+	10, // 25: space.agent.v1.AgentService.CreateProcess:input_type -> space.agent.v1.CreateProcessRequest
+	12, // 26: space.agent.v1.AgentService.StartProcess:input_type -> space.agent.v1.StartProcessRequest
+	14, // 27: space.agent.v1.AgentService.GetProcess:input_type -> space.agent.v1.GetProcessRequest
+	16, // 28: space.agent.v1.AgentService.WatchProcesses:input_type -> space.agent.v1.WatchProcessesRequest
+	19, // 29: space.agent.v1.AgentService.Attach:input_type -> space.agent.v1.AttachRequest
+	21, // 30: space.agent.v1.AgentService.WriteStdin:input_type -> space.agent.v1.WriteStdinRequest
+	23, // 31: space.agent.v1.AgentService.SignalProcess:input_type -> space.agent.v1.SignalProcessRequest
+	25, // 32: space.agent.v1.AgentService.ResizeProcess:input_type -> space.agent.v1.ResizeProcessRequest
+	27, // 33: space.agent.v1.AgentService.AckProcesses:input_type -> space.agent.v1.AckProcessesRequest
+	29, // 34: space.agent.v1.AgentService.Shutdown:input_type -> space.agent.v1.ShutdownRequest
+	3,  // 35: space.agent.v1.AgentService.Hello:output_type -> space.agent.v1.HelloResponse
+	6,  // 36: space.agent.v1.AgentService.Init:output_type -> space.agent.v1.InitResponse
+	11, // 37: space.agent.v1.AgentService.CreateProcess:output_type -> space.agent.v1.CreateProcessResponse
+	13, // 38: space.agent.v1.AgentService.StartProcess:output_type -> space.agent.v1.StartProcessResponse
+	15, // 39: space.agent.v1.AgentService.GetProcess:output_type -> space.agent.v1.GetProcessResponse
+	17, // 40: space.agent.v1.AgentService.WatchProcesses:output_type -> space.agent.v1.WatchProcessesResponse
+	20, // 41: space.agent.v1.AgentService.Attach:output_type -> space.agent.v1.AttachResponse
+	22, // 42: space.agent.v1.AgentService.WriteStdin:output_type -> space.agent.v1.WriteStdinResponse
+	24, // 43: space.agent.v1.AgentService.SignalProcess:output_type -> space.agent.v1.SignalProcessResponse
+	26, // 44: space.agent.v1.AgentService.ResizeProcess:output_type -> space.agent.v1.ResizeProcessResponse
+	28, // 45: space.agent.v1.AgentService.AckProcesses:output_type -> space.agent.v1.AckProcessesResponse
+	30, // 46: space.agent.v1.AgentService.Shutdown:output_type -> space.agent.v1.ShutdownResponse
+	35, // [35:47] is the sub-list for method output_type
+	23, // [23:35] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_api_proto_agent_v1_agent_proto_init() }
@@ -1997,24 +2189,24 @@ func file_api_proto_agent_v1_agent_proto_init() {
 	if File_api_proto_agent_v1_agent_proto != nil {
 		return
 	}
-	file_api_proto_agent_v1_agent_proto_msgTypes[14].OneofWrappers = []any{
+	file_api_proto_agent_v1_agent_proto_msgTypes[15].OneofWrappers = []any{
 		(*WatchProcessesResponse_Process)(nil),
 		(*WatchProcessesResponse_Synced)(nil),
 	}
-	file_api_proto_agent_v1_agent_proto_msgTypes[17].OneofWrappers = []any{
+	file_api_proto_agent_v1_agent_proto_msgTypes[18].OneofWrappers = []any{
 		(*AttachResponse_Started)(nil),
 		(*AttachResponse_Data_)(nil),
 		(*AttachResponse_Gap_)(nil),
 		(*AttachResponse_Exit)(nil),
 	}
-	file_api_proto_agent_v1_agent_proto_msgTypes[18].OneofWrappers = []any{}
+	file_api_proto_agent_v1_agent_proto_msgTypes[19].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_proto_agent_v1_agent_proto_rawDesc), len(file_api_proto_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   29,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1067,6 +1067,110 @@ func (x *SignalProcessResponse) GetProcess() *v1.Process {
 	return nil
 }
 
+type ResizeProcessRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ProcessId     string                 `protobuf:"bytes,2,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Size          *v1.TerminalSize       `protobuf:"bytes,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeProcessRequest) Reset() {
+	*x = ResizeProcessRequest{}
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeProcessRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeProcessRequest) ProtoMessage() {}
+
+func (x *ResizeProcessRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeProcessRequest.ProtoReflect.Descriptor instead.
+func (*ResizeProcessRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ResizeProcessRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ResizeProcessRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
+func (x *ResizeProcessRequest) GetSize() *v1.TerminalSize {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+type ResizeProcessResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Process       *v1.Process            `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeProcessResponse) Reset() {
+	*x = ResizeProcessResponse{}
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeProcessResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeProcessResponse) ProtoMessage() {}
+
+func (x *ResizeProcessResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeProcessResponse.ProtoReflect.Descriptor instead.
+func (*ResizeProcessResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ResizeProcessResponse) GetProcess() *v1.Process {
+	if x != nil {
+		return x.Process
+	}
+	return nil
+}
+
 type WriteStdinRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -1080,7 +1184,7 @@ type WriteStdinRequest struct {
 
 func (x *WriteStdinRequest) Reset() {
 	*x = WriteStdinRequest{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1196,7 @@ func (x *WriteStdinRequest) String() string {
 func (*WriteStdinRequest) ProtoMessage() {}
 
 func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[20]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1209,7 @@ func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStdinRequest.ProtoReflect.Descriptor instead.
 func (*WriteStdinRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{20}
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WriteStdinRequest) GetSandboxId() string {
@@ -1152,7 +1256,7 @@ type WriteStdinResponse struct {
 
 func (x *WriteStdinResponse) Reset() {
 	*x = WriteStdinResponse{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1268,7 @@ func (x *WriteStdinResponse) String() string {
 func (*WriteStdinResponse) ProtoMessage() {}
 
 func (x *WriteStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[21]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1281,7 @@ func (x *WriteStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStdinResponse.ProtoReflect.Descriptor instead.
 func (*WriteStdinResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{21}
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WriteStdinResponse) GetStdinBytes() uint64 {
@@ -1200,7 +1304,7 @@ type ReadOutputRequest struct {
 
 func (x *ReadOutputRequest) Reset() {
 	*x = ReadOutputRequest{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1316,7 @@ func (x *ReadOutputRequest) String() string {
 func (*ReadOutputRequest) ProtoMessage() {}
 
 func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[22]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1329,7 @@ func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputRequest.ProtoReflect.Descriptor instead.
 func (*ReadOutputRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{22}
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReadOutputRequest) GetSandboxId() string {
@@ -1275,7 +1379,7 @@ type ReadOutputResponse struct {
 
 func (x *ReadOutputResponse) Reset() {
 	*x = ReadOutputResponse{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[23]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1391,7 @@ func (x *ReadOutputResponse) String() string {
 func (*ReadOutputResponse) ProtoMessage() {}
 
 func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[23]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1404,7 @@ func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputResponse.ProtoReflect.Descriptor instead.
 func (*ReadOutputResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{23}
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReadOutputResponse) GetOffset() uint64 {
@@ -1324,6 +1428,66 @@ func (x *ReadOutputResponse) GetMore() bool {
 	return false
 }
 
+type FollowOutputRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ProcessId     string                 `protobuf:"bytes,2,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Positions     []*v1.StreamPosition   `protobuf:"bytes,3,rep,name=positions,proto3" json:"positions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FollowOutputRequest) Reset() {
+	*x = FollowOutputRequest{}
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FollowOutputRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FollowOutputRequest) ProtoMessage() {}
+
+func (x *FollowOutputRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FollowOutputRequest.ProtoReflect.Descriptor instead.
+func (*FollowOutputRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *FollowOutputRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *FollowOutputRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
+func (x *FollowOutputRequest) GetPositions() []*v1.StreamPosition {
+	if x != nil {
+		return x.Positions
+	}
+	return nil
+}
+
 type AckProcessesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -1334,7 +1498,7 @@ type AckProcessesRequest struct {
 
 func (x *AckProcessesRequest) Reset() {
 	*x = AckProcessesRequest{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[24]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1510,7 @@ func (x *AckProcessesRequest) String() string {
 func (*AckProcessesRequest) ProtoMessage() {}
 
 func (x *AckProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[24]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1523,7 @@ func (x *AckProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckProcessesRequest.ProtoReflect.Descriptor instead.
 func (*AckProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{24}
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AckProcessesRequest) GetSandboxId() string {
@@ -1384,7 +1548,7 @@ type AckProcessesResponse struct {
 
 func (x *AckProcessesResponse) Reset() {
 	*x = AckProcessesResponse{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[25]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1560,7 @@ func (x *AckProcessesResponse) String() string {
 func (*AckProcessesResponse) ProtoMessage() {}
 
 func (x *AckProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[25]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1573,7 @@ func (x *AckProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckProcessesResponse.ProtoReflect.Descriptor instead.
 func (*AckProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{25}
+	return file_api_proto_gateway_v1_gateway_proto_rawDescGZIP(), []int{28}
 }
 
 type WatchResponse_Hello struct {
@@ -1423,7 +1587,7 @@ type WatchResponse_Hello struct {
 
 func (x *WatchResponse_Hello) Reset() {
 	*x = WatchResponse_Hello{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[26]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1599,7 @@ func (x *WatchResponse_Hello) String() string {
 func (*WatchResponse_Hello) ProtoMessage() {}
 
 func (x *WatchResponse_Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[26]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1639,7 @@ type WatchResponse_ProcessChanged struct {
 
 func (x *WatchResponse_ProcessChanged) Reset() {
 	*x = WatchResponse_ProcessChanged{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[27]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1651,7 @@ func (x *WatchResponse_ProcessChanged) String() string {
 func (*WatchResponse_ProcessChanged) ProtoMessage() {}
 
 func (x *WatchResponse_ProcessChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[27]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1690,7 @@ type WatchResponse_Synced struct {
 
 func (x *WatchResponse_Synced) Reset() {
 	*x = WatchResponse_Synced{}
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[28]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1702,7 @@ func (x *WatchResponse_Synced) String() string {
 func (*WatchResponse_Synced) ProtoMessage() {}
 
 func (x *WatchResponse_Synced) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[28]
+	mi := &file_api_proto_gateway_v1_gateway_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,6 +1819,14 @@ const file_api_proto_gateway_v1_gateway_proto_rawDesc = "" +
 	"process_id\x18\x02 \x01(\tR\tprocessId\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\tR\x06signal\"J\n" +
 	"\x15SignalProcessResponse\x121\n" +
+	"\aprocess\x18\x01 \x01(\v2\x17.space.agent.v1.ProcessR\aprocess\"\x86\x01\n" +
+	"\x14ResizeProcessRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x02 \x01(\tR\tprocessId\x120\n" +
+	"\x04size\x18\x03 \x01(\v2\x1c.space.agent.v1.TerminalSizeR\x04size\"J\n" +
+	"\x15ResizeProcessResponse\x121\n" +
 	"\aprocess\x18\x01 \x01(\v2\x17.space.agent.v1.ProcessR\aprocess\"\x9f\x01\n" +
 	"\x11WriteStdinRequest\x12\x1d\n" +
 	"\n" +
@@ -1679,13 +1851,19 @@ const file_api_proto_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x12ReadOutputResponse\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"U\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\x91\x01\n" +
+	"\x13FollowOutputRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x02 \x01(\tR\tprocessId\x12<\n" +
+	"\tpositions\x18\x03 \x03(\v2\x1e.space.agent.v1.StreamPositionR\tpositions\"U\n" +
 	"\x13AckProcessesRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1f\n" +
 	"\vprocess_ids\x18\x02 \x03(\tR\n" +
 	"processIds\"\x16\n" +
-	"\x14AckProcessesResponse2\xbe\b\n" +
+	"\x14AckProcessesResponse2\xf9\t\n" +
 	"\x0eGatewayService\x12T\n" +
 	"\tConfigure\x12\".space.gateway.v1.ConfigureRequest\x1a#.space.gateway.v1.ConfigureResponse\x12W\n" +
 	"\n" +
@@ -1697,11 +1875,13 @@ const file_api_proto_gateway_v1_gateway_proto_rawDesc = "" +
 	"\fStartProcess\x12%.space.gateway.v1.StartProcessRequest\x1a&.space.gateway.v1.StartProcessResponse\x12W\n" +
 	"\n" +
 	"GetProcess\x12#.space.gateway.v1.GetProcessRequest\x1a$.space.gateway.v1.GetProcessResponse\x12`\n" +
-	"\rSignalProcess\x12&.space.gateway.v1.SignalProcessRequest\x1a'.space.gateway.v1.SignalProcessResponse\x12W\n" +
+	"\rSignalProcess\x12&.space.gateway.v1.SignalProcessRequest\x1a'.space.gateway.v1.SignalProcessResponse\x12`\n" +
+	"\rResizeProcess\x12&.space.gateway.v1.ResizeProcessRequest\x1a'.space.gateway.v1.ResizeProcessResponse\x12W\n" +
 	"\n" +
 	"WriteStdin\x12#.space.gateway.v1.WriteStdinRequest\x1a$.space.gateway.v1.WriteStdinResponse\x12W\n" +
 	"\n" +
-	"ReadOutput\x12#.space.gateway.v1.ReadOutputRequest\x1a$.space.gateway.v1.ReadOutputResponse\x12]\n" +
+	"ReadOutput\x12#.space.gateway.v1.ReadOutputRequest\x1a$.space.gateway.v1.ReadOutputResponse\x12W\n" +
+	"\fFollowOutput\x12%.space.gateway.v1.FollowOutputRequest\x1a\x1e.space.agent.v1.AttachResponse0\x01\x12]\n" +
 	"\fAckProcesses\x12%.space.gateway.v1.AckProcessesRequest\x1a&.space.gateway.v1.AckProcessesResponseB?Z=github.com/space-sandbox/space/api/proto/gateway/v1;gatewayv1b\x06proto3"
 
 var (
@@ -1716,7 +1896,7 @@ func file_api_proto_gateway_v1_gateway_proto_rawDescGZIP() []byte {
 	return file_api_proto_gateway_v1_gateway_proto_rawDescData
 }
 
-var file_api_proto_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_api_proto_gateway_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_api_proto_gateway_v1_gateway_proto_goTypes = []any{
 	(*Route)(nil),                        // 0: space.gateway.v1.Route
 	(*Session)(nil),                      // 1: space.gateway.v1.Session
@@ -1738,64 +1918,77 @@ var file_api_proto_gateway_v1_gateway_proto_goTypes = []any{
 	(*GetProcessResponse)(nil),           // 17: space.gateway.v1.GetProcessResponse
 	(*SignalProcessRequest)(nil),         // 18: space.gateway.v1.SignalProcessRequest
 	(*SignalProcessResponse)(nil),        // 19: space.gateway.v1.SignalProcessResponse
-	(*WriteStdinRequest)(nil),            // 20: space.gateway.v1.WriteStdinRequest
-	(*WriteStdinResponse)(nil),           // 21: space.gateway.v1.WriteStdinResponse
-	(*ReadOutputRequest)(nil),            // 22: space.gateway.v1.ReadOutputRequest
-	(*ReadOutputResponse)(nil),           // 23: space.gateway.v1.ReadOutputResponse
-	(*AckProcessesRequest)(nil),          // 24: space.gateway.v1.AckProcessesRequest
-	(*AckProcessesResponse)(nil),         // 25: space.gateway.v1.AckProcessesResponse
-	(*WatchResponse_Hello)(nil),          // 26: space.gateway.v1.WatchResponse.Hello
-	(*WatchResponse_ProcessChanged)(nil), // 27: space.gateway.v1.WatchResponse.ProcessChanged
-	(*WatchResponse_Synced)(nil),         // 28: space.gateway.v1.WatchResponse.Synced
-	(*v1.Stage)(nil),                     // 29: space.agent.v1.Stage
-	(*v1.ProcessSpec)(nil),               // 30: space.agent.v1.ProcessSpec
-	(*v1.Process)(nil),                   // 31: space.agent.v1.Process
-	(v1.OutputStream)(0),                 // 32: space.agent.v1.OutputStream
+	(*ResizeProcessRequest)(nil),         // 20: space.gateway.v1.ResizeProcessRequest
+	(*ResizeProcessResponse)(nil),        // 21: space.gateway.v1.ResizeProcessResponse
+	(*WriteStdinRequest)(nil),            // 22: space.gateway.v1.WriteStdinRequest
+	(*WriteStdinResponse)(nil),           // 23: space.gateway.v1.WriteStdinResponse
+	(*ReadOutputRequest)(nil),            // 24: space.gateway.v1.ReadOutputRequest
+	(*ReadOutputResponse)(nil),           // 25: space.gateway.v1.ReadOutputResponse
+	(*FollowOutputRequest)(nil),          // 26: space.gateway.v1.FollowOutputRequest
+	(*AckProcessesRequest)(nil),          // 27: space.gateway.v1.AckProcessesRequest
+	(*AckProcessesResponse)(nil),         // 28: space.gateway.v1.AckProcessesResponse
+	(*WatchResponse_Hello)(nil),          // 29: space.gateway.v1.WatchResponse.Hello
+	(*WatchResponse_ProcessChanged)(nil), // 30: space.gateway.v1.WatchResponse.ProcessChanged
+	(*WatchResponse_Synced)(nil),         // 31: space.gateway.v1.WatchResponse.Synced
+	(*v1.Stage)(nil),                     // 32: space.agent.v1.Stage
+	(*v1.ProcessSpec)(nil),               // 33: space.agent.v1.ProcessSpec
+	(*v1.Process)(nil),                   // 34: space.agent.v1.Process
+	(*v1.TerminalSize)(nil),              // 35: space.agent.v1.TerminalSize
+	(v1.OutputStream)(0),                 // 36: space.agent.v1.OutputStream
+	(*v1.StreamPosition)(nil),            // 37: space.agent.v1.StreamPosition
+	(*v1.AttachResponse)(nil),            // 38: space.agent.v1.AttachResponse
 }
 var file_api_proto_gateway_v1_gateway_proto_depIdxs = []int32{
 	1,  // 0: space.gateway.v1.Route.sessions:type_name -> space.gateway.v1.Session
 	0,  // 1: space.gateway.v1.ConfigureRequest.routes:type_name -> space.gateway.v1.Route
-	29, // 2: space.gateway.v1.AwaitReadyResponse.stages:type_name -> space.agent.v1.Stage
+	32, // 2: space.gateway.v1.AwaitReadyResponse.stages:type_name -> space.agent.v1.Stage
 	0,  // 3: space.gateway.v1.PublishRequest.route:type_name -> space.gateway.v1.Route
-	26, // 4: space.gateway.v1.WatchResponse.hello:type_name -> space.gateway.v1.WatchResponse.Hello
-	27, // 5: space.gateway.v1.WatchResponse.process:type_name -> space.gateway.v1.WatchResponse.ProcessChanged
-	28, // 6: space.gateway.v1.WatchResponse.synced:type_name -> space.gateway.v1.WatchResponse.Synced
-	30, // 7: space.gateway.v1.CreateProcessRequest.spec:type_name -> space.agent.v1.ProcessSpec
-	31, // 8: space.gateway.v1.CreateProcessResponse.process:type_name -> space.agent.v1.Process
-	31, // 9: space.gateway.v1.StartProcessResponse.process:type_name -> space.agent.v1.Process
-	31, // 10: space.gateway.v1.GetProcessResponse.process:type_name -> space.agent.v1.Process
-	31, // 11: space.gateway.v1.SignalProcessResponse.process:type_name -> space.agent.v1.Process
-	32, // 12: space.gateway.v1.ReadOutputRequest.stream:type_name -> space.agent.v1.OutputStream
-	31, // 13: space.gateway.v1.WatchResponse.ProcessChanged.process:type_name -> space.agent.v1.Process
-	2,  // 14: space.gateway.v1.GatewayService.Configure:input_type -> space.gateway.v1.ConfigureRequest
-	4,  // 15: space.gateway.v1.GatewayService.AwaitReady:input_type -> space.gateway.v1.AwaitReadyRequest
-	6,  // 16: space.gateway.v1.GatewayService.Publish:input_type -> space.gateway.v1.PublishRequest
-	8,  // 17: space.gateway.v1.GatewayService.Unpublish:input_type -> space.gateway.v1.UnpublishRequest
-	10, // 18: space.gateway.v1.GatewayService.Watch:input_type -> space.gateway.v1.WatchRequest
-	12, // 19: space.gateway.v1.GatewayService.CreateProcess:input_type -> space.gateway.v1.CreateProcessRequest
-	14, // 20: space.gateway.v1.GatewayService.StartProcess:input_type -> space.gateway.v1.StartProcessRequest
-	16, // 21: space.gateway.v1.GatewayService.GetProcess:input_type -> space.gateway.v1.GetProcessRequest
-	18, // 22: space.gateway.v1.GatewayService.SignalProcess:input_type -> space.gateway.v1.SignalProcessRequest
-	20, // 23: space.gateway.v1.GatewayService.WriteStdin:input_type -> space.gateway.v1.WriteStdinRequest
-	22, // 24: space.gateway.v1.GatewayService.ReadOutput:input_type -> space.gateway.v1.ReadOutputRequest
-	24, // 25: space.gateway.v1.GatewayService.AckProcesses:input_type -> space.gateway.v1.AckProcessesRequest
-	3,  // 26: space.gateway.v1.GatewayService.Configure:output_type -> space.gateway.v1.ConfigureResponse
-	5,  // 27: space.gateway.v1.GatewayService.AwaitReady:output_type -> space.gateway.v1.AwaitReadyResponse
-	7,  // 28: space.gateway.v1.GatewayService.Publish:output_type -> space.gateway.v1.PublishResponse
-	9,  // 29: space.gateway.v1.GatewayService.Unpublish:output_type -> space.gateway.v1.UnpublishResponse
-	11, // 30: space.gateway.v1.GatewayService.Watch:output_type -> space.gateway.v1.WatchResponse
-	13, // 31: space.gateway.v1.GatewayService.CreateProcess:output_type -> space.gateway.v1.CreateProcessResponse
-	15, // 32: space.gateway.v1.GatewayService.StartProcess:output_type -> space.gateway.v1.StartProcessResponse
-	17, // 33: space.gateway.v1.GatewayService.GetProcess:output_type -> space.gateway.v1.GetProcessResponse
-	19, // 34: space.gateway.v1.GatewayService.SignalProcess:output_type -> space.gateway.v1.SignalProcessResponse
-	21, // 35: space.gateway.v1.GatewayService.WriteStdin:output_type -> space.gateway.v1.WriteStdinResponse
-	23, // 36: space.gateway.v1.GatewayService.ReadOutput:output_type -> space.gateway.v1.ReadOutputResponse
-	25, // 37: space.gateway.v1.GatewayService.AckProcesses:output_type -> space.gateway.v1.AckProcessesResponse
-	26, // [26:38] is the sub-list for method output_type
-	14, // [14:26] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	29, // 4: space.gateway.v1.WatchResponse.hello:type_name -> space.gateway.v1.WatchResponse.Hello
+	30, // 5: space.gateway.v1.WatchResponse.process:type_name -> space.gateway.v1.WatchResponse.ProcessChanged
+	31, // 6: space.gateway.v1.WatchResponse.synced:type_name -> space.gateway.v1.WatchResponse.Synced
+	33, // 7: space.gateway.v1.CreateProcessRequest.spec:type_name -> space.agent.v1.ProcessSpec
+	34, // 8: space.gateway.v1.CreateProcessResponse.process:type_name -> space.agent.v1.Process
+	34, // 9: space.gateway.v1.StartProcessResponse.process:type_name -> space.agent.v1.Process
+	34, // 10: space.gateway.v1.GetProcessResponse.process:type_name -> space.agent.v1.Process
+	34, // 11: space.gateway.v1.SignalProcessResponse.process:type_name -> space.agent.v1.Process
+	35, // 12: space.gateway.v1.ResizeProcessRequest.size:type_name -> space.agent.v1.TerminalSize
+	34, // 13: space.gateway.v1.ResizeProcessResponse.process:type_name -> space.agent.v1.Process
+	36, // 14: space.gateway.v1.ReadOutputRequest.stream:type_name -> space.agent.v1.OutputStream
+	37, // 15: space.gateway.v1.FollowOutputRequest.positions:type_name -> space.agent.v1.StreamPosition
+	34, // 16: space.gateway.v1.WatchResponse.ProcessChanged.process:type_name -> space.agent.v1.Process
+	2,  // 17: space.gateway.v1.GatewayService.Configure:input_type -> space.gateway.v1.ConfigureRequest
+	4,  // 18: space.gateway.v1.GatewayService.AwaitReady:input_type -> space.gateway.v1.AwaitReadyRequest
+	6,  // 19: space.gateway.v1.GatewayService.Publish:input_type -> space.gateway.v1.PublishRequest
+	8,  // 20: space.gateway.v1.GatewayService.Unpublish:input_type -> space.gateway.v1.UnpublishRequest
+	10, // 21: space.gateway.v1.GatewayService.Watch:input_type -> space.gateway.v1.WatchRequest
+	12, // 22: space.gateway.v1.GatewayService.CreateProcess:input_type -> space.gateway.v1.CreateProcessRequest
+	14, // 23: space.gateway.v1.GatewayService.StartProcess:input_type -> space.gateway.v1.StartProcessRequest
+	16, // 24: space.gateway.v1.GatewayService.GetProcess:input_type -> space.gateway.v1.GetProcessRequest
+	18, // 25: space.gateway.v1.GatewayService.SignalProcess:input_type -> space.gateway.v1.SignalProcessRequest
+	20, // 26: space.gateway.v1.GatewayService.ResizeProcess:input_type -> space.gateway.v1.ResizeProcessRequest
+	22, // 27: space.gateway.v1.GatewayService.WriteStdin:input_type -> space.gateway.v1.WriteStdinRequest
+	24, // 28: space.gateway.v1.GatewayService.ReadOutput:input_type -> space.gateway.v1.ReadOutputRequest
+	26, // 29: space.gateway.v1.GatewayService.FollowOutput:input_type -> space.gateway.v1.FollowOutputRequest
+	27, // 30: space.gateway.v1.GatewayService.AckProcesses:input_type -> space.gateway.v1.AckProcessesRequest
+	3,  // 31: space.gateway.v1.GatewayService.Configure:output_type -> space.gateway.v1.ConfigureResponse
+	5,  // 32: space.gateway.v1.GatewayService.AwaitReady:output_type -> space.gateway.v1.AwaitReadyResponse
+	7,  // 33: space.gateway.v1.GatewayService.Publish:output_type -> space.gateway.v1.PublishResponse
+	9,  // 34: space.gateway.v1.GatewayService.Unpublish:output_type -> space.gateway.v1.UnpublishResponse
+	11, // 35: space.gateway.v1.GatewayService.Watch:output_type -> space.gateway.v1.WatchResponse
+	13, // 36: space.gateway.v1.GatewayService.CreateProcess:output_type -> space.gateway.v1.CreateProcessResponse
+	15, // 37: space.gateway.v1.GatewayService.StartProcess:output_type -> space.gateway.v1.StartProcessResponse
+	17, // 38: space.gateway.v1.GatewayService.GetProcess:output_type -> space.gateway.v1.GetProcessResponse
+	19, // 39: space.gateway.v1.GatewayService.SignalProcess:output_type -> space.gateway.v1.SignalProcessResponse
+	21, // 40: space.gateway.v1.GatewayService.ResizeProcess:output_type -> space.gateway.v1.ResizeProcessResponse
+	23, // 41: space.gateway.v1.GatewayService.WriteStdin:output_type -> space.gateway.v1.WriteStdinResponse
+	25, // 42: space.gateway.v1.GatewayService.ReadOutput:output_type -> space.gateway.v1.ReadOutputResponse
+	38, // 43: space.gateway.v1.GatewayService.FollowOutput:output_type -> space.agent.v1.AttachResponse
+	28, // 44: space.gateway.v1.GatewayService.AckProcesses:output_type -> space.gateway.v1.AckProcessesResponse
+	31, // [31:45] is the sub-list for method output_type
+	17, // [17:31] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_api_proto_gateway_v1_gateway_proto_init() }
@@ -1808,14 +2001,14 @@ func file_api_proto_gateway_v1_gateway_proto_init() {
 		(*WatchResponse_Process)(nil),
 		(*WatchResponse_Synced_)(nil),
 	}
-	file_api_proto_gateway_v1_gateway_proto_msgTypes[20].OneofWrappers = []any{}
+	file_api_proto_gateway_v1_gateway_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_proto_gateway_v1_gateway_proto_rawDesc), len(file_api_proto_gateway_v1_gateway_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   29,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -58,6 +58,9 @@ const (
 	// AgentServiceSignalProcessProcedure is the fully-qualified name of the AgentService's
 	// SignalProcess RPC.
 	AgentServiceSignalProcessProcedure = "/space.agent.v1.AgentService/SignalProcess"
+	// AgentServiceResizeProcessProcedure is the fully-qualified name of the AgentService's
+	// ResizeProcess RPC.
+	AgentServiceResizeProcessProcedure = "/space.agent.v1.AgentService/ResizeProcess"
 	// AgentServiceAckProcessesProcedure is the fully-qualified name of the AgentService's AckProcesses
 	// RPC.
 	AgentServiceAckProcessesProcedure = "/space.agent.v1.AgentService/AckProcesses"
@@ -85,6 +88,8 @@ type AgentServiceClient interface {
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// SignalProcess signals the process group.
 	SignalProcess(context.Context, *connect.Request[v1.SignalProcessRequest]) (*connect.Response[v1.SignalProcessResponse], error)
+	// ResizeProcess changes the size of a process's terminal; of one that was not started, the size it starts with.
+	ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error)
 	// AckProcesses lets the agent forget the results (and, later, the spools) of ended processes.
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 	// Shutdown ends user processes, syncs and powers the machine off. The answer comes before the end.
@@ -156,6 +161,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(agentServiceMethods.ByName("SignalProcess")),
 			connect.WithClientOptions(opts...),
 		),
+		resizeProcess: connect.NewClient[v1.ResizeProcessRequest, v1.ResizeProcessResponse](
+			httpClient,
+			baseURL+AgentServiceResizeProcessProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("ResizeProcess")),
+			connect.WithClientOptions(opts...),
+		),
 		ackProcesses: connect.NewClient[v1.AckProcessesRequest, v1.AckProcessesResponse](
 			httpClient,
 			baseURL+AgentServiceAckProcessesProcedure,
@@ -182,6 +193,7 @@ type agentServiceClient struct {
 	attach         *connect.Client[v1.AttachRequest, v1.AttachResponse]
 	writeStdin     *connect.Client[v1.WriteStdinRequest, v1.WriteStdinResponse]
 	signalProcess  *connect.Client[v1.SignalProcessRequest, v1.SignalProcessResponse]
+	resizeProcess  *connect.Client[v1.ResizeProcessRequest, v1.ResizeProcessResponse]
 	ackProcesses   *connect.Client[v1.AckProcessesRequest, v1.AckProcessesResponse]
 	shutdown       *connect.Client[v1.ShutdownRequest, v1.ShutdownResponse]
 }
@@ -231,6 +243,11 @@ func (c *agentServiceClient) SignalProcess(ctx context.Context, req *connect.Req
 	return c.signalProcess.CallUnary(ctx, req)
 }
 
+// ResizeProcess calls space.agent.v1.AgentService.ResizeProcess.
+func (c *agentServiceClient) ResizeProcess(ctx context.Context, req *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error) {
+	return c.resizeProcess.CallUnary(ctx, req)
+}
+
 // AckProcesses calls space.agent.v1.AgentService.AckProcesses.
 func (c *agentServiceClient) AckProcesses(ctx context.Context, req *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error) {
 	return c.ackProcesses.CallUnary(ctx, req)
@@ -261,6 +278,8 @@ type AgentServiceHandler interface {
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// SignalProcess signals the process group.
 	SignalProcess(context.Context, *connect.Request[v1.SignalProcessRequest]) (*connect.Response[v1.SignalProcessResponse], error)
+	// ResizeProcess changes the size of a process's terminal; of one that was not started, the size it starts with.
+	ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error)
 	// AckProcesses lets the agent forget the results (and, later, the spools) of ended processes.
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 	// Shutdown ends user processes, syncs and powers the machine off. The answer comes before the end.
@@ -328,6 +347,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(agentServiceMethods.ByName("SignalProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
+	agentServiceResizeProcessHandler := connect.NewUnaryHandler(
+		AgentServiceResizeProcessProcedure,
+		svc.ResizeProcess,
+		connect.WithSchema(agentServiceMethods.ByName("ResizeProcess")),
+		connect.WithHandlerOptions(opts...),
+	)
 	agentServiceAckProcessesHandler := connect.NewUnaryHandler(
 		AgentServiceAckProcessesProcedure,
 		svc.AckProcesses,
@@ -360,6 +385,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceWriteStdinHandler.ServeHTTP(w, r)
 		case AgentServiceSignalProcessProcedure:
 			agentServiceSignalProcessHandler.ServeHTTP(w, r)
+		case AgentServiceResizeProcessProcedure:
+			agentServiceResizeProcessHandler.ServeHTTP(w, r)
 		case AgentServiceAckProcessesProcedure:
 			agentServiceAckProcessesHandler.ServeHTTP(w, r)
 		case AgentServiceShutdownProcedure:
@@ -407,6 +434,10 @@ func (UnimplementedAgentServiceHandler) WriteStdin(context.Context, *connect.Req
 
 func (UnimplementedAgentServiceHandler) SignalProcess(context.Context, *connect.Request[v1.SignalProcessRequest]) (*connect.Response[v1.SignalProcessResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.agent.v1.AgentService.SignalProcess is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.agent.v1.AgentService.ResizeProcess is not implemented"))
 }
 
 func (UnimplementedAgentServiceHandler) AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error) {

@@ -10,6 +10,7 @@ import (
 	connect "connectrpc.com/connect"
 	context "context"
 	errors "errors"
+	v11 "github.com/space-sandbox/space/api/proto/agent/v1"
 	v1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	http "net/http"
 	strings "strings"
@@ -60,12 +61,18 @@ const (
 	// GatewayServiceSignalProcessProcedure is the fully-qualified name of the GatewayService's
 	// SignalProcess RPC.
 	GatewayServiceSignalProcessProcedure = "/space.gateway.v1.GatewayService/SignalProcess"
+	// GatewayServiceResizeProcessProcedure is the fully-qualified name of the GatewayService's
+	// ResizeProcess RPC.
+	GatewayServiceResizeProcessProcedure = "/space.gateway.v1.GatewayService/ResizeProcess"
 	// GatewayServiceWriteStdinProcedure is the fully-qualified name of the GatewayService's WriteStdin
 	// RPC.
 	GatewayServiceWriteStdinProcedure = "/space.gateway.v1.GatewayService/WriteStdin"
 	// GatewayServiceReadOutputProcedure is the fully-qualified name of the GatewayService's ReadOutput
 	// RPC.
 	GatewayServiceReadOutputProcedure = "/space.gateway.v1.GatewayService/ReadOutput"
+	// GatewayServiceFollowOutputProcedure is the fully-qualified name of the GatewayService's
+	// FollowOutput RPC.
+	GatewayServiceFollowOutputProcedure = "/space.gateway.v1.GatewayService/FollowOutput"
 	// GatewayServiceAckProcessesProcedure is the fully-qualified name of the GatewayService's
 	// AckProcesses RPC.
 	GatewayServiceAckProcessesProcedure = "/space.gateway.v1.GatewayService/AckProcesses"
@@ -89,9 +96,12 @@ type GatewayServiceClient interface {
 	StartProcess(context.Context, *connect.Request[v1.StartProcessRequest]) (*connect.Response[v1.StartProcessResponse], error)
 	GetProcess(context.Context, *connect.Request[v1.GetProcessRequest]) (*connect.Response[v1.GetProcessResponse], error)
 	SignalProcess(context.Context, *connect.Request[v1.SignalProcessRequest]) (*connect.Response[v1.SignalProcessResponse], error)
+	ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error)
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// ReadOutput returns at most max_bytes from offset, and whether there is more.
 	ReadOutput(context.Context, *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error)
+	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does; it does not start it.
+	FollowOutput(context.Context, *connect.Request[v1.FollowOutputRequest]) (*connect.ServerStreamForClient[v11.AttachResponse], error)
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 }
 
@@ -160,6 +170,12 @@ func NewGatewayServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(gatewayServiceMethods.ByName("SignalProcess")),
 			connect.WithClientOptions(opts...),
 		),
+		resizeProcess: connect.NewClient[v1.ResizeProcessRequest, v1.ResizeProcessResponse](
+			httpClient,
+			baseURL+GatewayServiceResizeProcessProcedure,
+			connect.WithSchema(gatewayServiceMethods.ByName("ResizeProcess")),
+			connect.WithClientOptions(opts...),
+		),
 		writeStdin: connect.NewClient[v1.WriteStdinRequest, v1.WriteStdinResponse](
 			httpClient,
 			baseURL+GatewayServiceWriteStdinProcedure,
@@ -170,6 +186,12 @@ func NewGatewayServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			httpClient,
 			baseURL+GatewayServiceReadOutputProcedure,
 			connect.WithSchema(gatewayServiceMethods.ByName("ReadOutput")),
+			connect.WithClientOptions(opts...),
+		),
+		followOutput: connect.NewClient[v1.FollowOutputRequest, v11.AttachResponse](
+			httpClient,
+			baseURL+GatewayServiceFollowOutputProcedure,
+			connect.WithSchema(gatewayServiceMethods.ByName("FollowOutput")),
 			connect.WithClientOptions(opts...),
 		),
 		ackProcesses: connect.NewClient[v1.AckProcessesRequest, v1.AckProcessesResponse](
@@ -192,8 +214,10 @@ type gatewayServiceClient struct {
 	startProcess  *connect.Client[v1.StartProcessRequest, v1.StartProcessResponse]
 	getProcess    *connect.Client[v1.GetProcessRequest, v1.GetProcessResponse]
 	signalProcess *connect.Client[v1.SignalProcessRequest, v1.SignalProcessResponse]
+	resizeProcess *connect.Client[v1.ResizeProcessRequest, v1.ResizeProcessResponse]
 	writeStdin    *connect.Client[v1.WriteStdinRequest, v1.WriteStdinResponse]
 	readOutput    *connect.Client[v1.ReadOutputRequest, v1.ReadOutputResponse]
+	followOutput  *connect.Client[v1.FollowOutputRequest, v11.AttachResponse]
 	ackProcesses  *connect.Client[v1.AckProcessesRequest, v1.AckProcessesResponse]
 }
 
@@ -242,6 +266,11 @@ func (c *gatewayServiceClient) SignalProcess(ctx context.Context, req *connect.R
 	return c.signalProcess.CallUnary(ctx, req)
 }
 
+// ResizeProcess calls space.gateway.v1.GatewayService.ResizeProcess.
+func (c *gatewayServiceClient) ResizeProcess(ctx context.Context, req *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error) {
+	return c.resizeProcess.CallUnary(ctx, req)
+}
+
 // WriteStdin calls space.gateway.v1.GatewayService.WriteStdin.
 func (c *gatewayServiceClient) WriteStdin(ctx context.Context, req *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error) {
 	return c.writeStdin.CallUnary(ctx, req)
@@ -250,6 +279,11 @@ func (c *gatewayServiceClient) WriteStdin(ctx context.Context, req *connect.Requ
 // ReadOutput calls space.gateway.v1.GatewayService.ReadOutput.
 func (c *gatewayServiceClient) ReadOutput(ctx context.Context, req *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error) {
 	return c.readOutput.CallUnary(ctx, req)
+}
+
+// FollowOutput calls space.gateway.v1.GatewayService.FollowOutput.
+func (c *gatewayServiceClient) FollowOutput(ctx context.Context, req *connect.Request[v1.FollowOutputRequest]) (*connect.ServerStreamForClient[v11.AttachResponse], error) {
+	return c.followOutput.CallServerStream(ctx, req)
 }
 
 // AckProcesses calls space.gateway.v1.GatewayService.AckProcesses.
@@ -275,9 +309,12 @@ type GatewayServiceHandler interface {
 	StartProcess(context.Context, *connect.Request[v1.StartProcessRequest]) (*connect.Response[v1.StartProcessResponse], error)
 	GetProcess(context.Context, *connect.Request[v1.GetProcessRequest]) (*connect.Response[v1.GetProcessResponse], error)
 	SignalProcess(context.Context, *connect.Request[v1.SignalProcessRequest]) (*connect.Response[v1.SignalProcessResponse], error)
+	ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error)
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// ReadOutput returns at most max_bytes from offset, and whether there is more.
 	ReadOutput(context.Context, *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error)
+	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does; it does not start it.
+	FollowOutput(context.Context, *connect.Request[v1.FollowOutputRequest], *connect.ServerStream[v11.AttachResponse]) error
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 }
 
@@ -342,6 +379,12 @@ func NewGatewayServiceHandler(svc GatewayServiceHandler, opts ...connect.Handler
 		connect.WithSchema(gatewayServiceMethods.ByName("SignalProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
+	gatewayServiceResizeProcessHandler := connect.NewUnaryHandler(
+		GatewayServiceResizeProcessProcedure,
+		svc.ResizeProcess,
+		connect.WithSchema(gatewayServiceMethods.ByName("ResizeProcess")),
+		connect.WithHandlerOptions(opts...),
+	)
 	gatewayServiceWriteStdinHandler := connect.NewUnaryHandler(
 		GatewayServiceWriteStdinProcedure,
 		svc.WriteStdin,
@@ -352,6 +395,12 @@ func NewGatewayServiceHandler(svc GatewayServiceHandler, opts ...connect.Handler
 		GatewayServiceReadOutputProcedure,
 		svc.ReadOutput,
 		connect.WithSchema(gatewayServiceMethods.ByName("ReadOutput")),
+		connect.WithHandlerOptions(opts...),
+	)
+	gatewayServiceFollowOutputHandler := connect.NewServerStreamHandler(
+		GatewayServiceFollowOutputProcedure,
+		svc.FollowOutput,
+		connect.WithSchema(gatewayServiceMethods.ByName("FollowOutput")),
 		connect.WithHandlerOptions(opts...),
 	)
 	gatewayServiceAckProcessesHandler := connect.NewUnaryHandler(
@@ -380,10 +429,14 @@ func NewGatewayServiceHandler(svc GatewayServiceHandler, opts ...connect.Handler
 			gatewayServiceGetProcessHandler.ServeHTTP(w, r)
 		case GatewayServiceSignalProcessProcedure:
 			gatewayServiceSignalProcessHandler.ServeHTTP(w, r)
+		case GatewayServiceResizeProcessProcedure:
+			gatewayServiceResizeProcessHandler.ServeHTTP(w, r)
 		case GatewayServiceWriteStdinProcedure:
 			gatewayServiceWriteStdinHandler.ServeHTTP(w, r)
 		case GatewayServiceReadOutputProcedure:
 			gatewayServiceReadOutputHandler.ServeHTTP(w, r)
+		case GatewayServiceFollowOutputProcedure:
+			gatewayServiceFollowOutputHandler.ServeHTTP(w, r)
 		case GatewayServiceAckProcessesProcedure:
 			gatewayServiceAckProcessesHandler.ServeHTTP(w, r)
 		default:
@@ -431,12 +484,20 @@ func (UnimplementedGatewayServiceHandler) SignalProcess(context.Context, *connec
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.gateway.v1.GatewayService.SignalProcess is not implemented"))
 }
 
+func (UnimplementedGatewayServiceHandler) ResizeProcess(context.Context, *connect.Request[v1.ResizeProcessRequest]) (*connect.Response[v1.ResizeProcessResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.gateway.v1.GatewayService.ResizeProcess is not implemented"))
+}
+
 func (UnimplementedGatewayServiceHandler) WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.gateway.v1.GatewayService.WriteStdin is not implemented"))
 }
 
 func (UnimplementedGatewayServiceHandler) ReadOutput(context.Context, *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.gateway.v1.GatewayService.ReadOutput is not implemented"))
+}
+
+func (UnimplementedGatewayServiceHandler) FollowOutput(context.Context, *connect.Request[v1.FollowOutputRequest], *connect.ServerStream[v11.AttachResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("space.gateway.v1.GatewayService.FollowOutput is not implemented"))
 }
 
 func (UnimplementedGatewayServiceHandler) AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error) {
