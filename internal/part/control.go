@@ -57,12 +57,12 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(dir.GatewaySocket()))
 	defer nodeHTTP.CloseIdleConnections()
 	defer gatewayHTTP.CloseIdleConnections()
-	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxAnswerBytes))
+	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors(), rpc.Traced()), connect.WithReadMaxBytes(maxAnswerBytes))
 	c, err := control.New(ctx, control.Deps{
 		Store: store, Signer: signer, Logger: cfg.Logger, DataPlaneURL: cfg.DataURL, AdminHashFile: dir.AdminHashFile(),
 		Node:        nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),
 		Gateway:     gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, mapped),
-		GatewayHTTP: gatewayHTTP,
+		GatewayHTTP: gatewayHTTP, NodeHTTP: nodeHTTP,
 	})
 	if err != nil {
 		return err
