@@ -66,7 +66,7 @@ func New(deps Deps) *Gateway {
 	g.metrics = newMetrics(g)
 	g.data = ingress.New(ingress.Config{Backend: backend{g}, Logger: deps.Logger, Limits: deps.Limits})
 	mux := http.NewServeMux()
-	mux.Handle(gatewayv1connect.NewGatewayServiceHandler(&service{g: g}, connect.WithInterceptors(rpc.Observed("gateway", g.metrics.registry, deps.Logger), rpc.Errors()),
+	mux.Handle(gatewayv1connect.NewGatewayServiceHandler(&service{g: g}, connect.WithInterceptors(telemetry.ObserveCalls("gateway", g.metrics.registry, deps.Logger), rpc.Errors()),
 		connect.WithReadMaxBytes(maxMessageBytes)))
 	mux.Handle("/raw/", telemetry.Traced(g.metrics.countRaw(&rawHandler{g: g})))
 	mux.Handle("GET "+telemetry.MetricsPath, telemetry.Handler(g.metrics.registry))

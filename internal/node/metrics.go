@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
-	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/telemetry"
 )
 
@@ -22,7 +21,7 @@ func newMetrics(n *Node) *metrics {
 	m := &metrics{registry: telemetry.NewRegistry(),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "space_node_step_seconds",
 			Help: "Time of the parts of making machines, and of removing them.", Buckets: telemetry.Buckets()}, []string{"step"})}
-	m.calls = rpc.Observed("node", m.registry, n.deps.Logger)
+	m.calls = telemetry.ObserveCalls("node", m.registry, n.deps.Logger)
 	m.registry.MustRegister(m.steps, machineCounter{n}, poolGauge{n})
 	return m
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store/sqlite"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // ControlConfig is what RunControl needs.
@@ -57,7 +58,7 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(dir.GatewaySocket()))
 	defer nodeHTTP.CloseIdleConnections()
 	defer gatewayHTTP.CloseIdleConnections()
-	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors(), rpc.Traced()), connect.WithReadMaxBytes(maxAnswerBytes))
+	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls()), connect.WithReadMaxBytes(maxAnswerBytes))
 	c, err := control.New(ctx, control.Deps{
 		Store: store, Signer: signer, Logger: cfg.Logger, DataPlaneURL: cfg.DataURL, AdminHashFile: dir.AdminHashFile(),
 		Node:        nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),

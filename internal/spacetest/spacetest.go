@@ -32,6 +32,7 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 	netfake "github.com/space-sandbox/space/internal/sandboxnet/fake"
 	"github.com/space-sandbox/space/internal/store/sqlite"
+	"github.com/space-sandbox/space/internal/telemetry"
 	"github.com/space-sandbox/space/internal/vmm"
 	"github.com/space-sandbox/space/internal/vmm/fake"
 )
@@ -174,7 +175,7 @@ func (i *Installation) StartControl() {
 	signer, err := auth.LoadOrCreateSigner(i.dir.SigningKeyFile())
 	must(i.t, err)
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(i.dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(i.dir.GatewaySocket()))
-	mapped := connect.WithInterceptors(rpc.Errors(), rpc.Traced())
+	mapped := connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls())
 	c, err := control.New(i.t.Context(), control.Deps{Store: store, Signer: signer, Logger: i.log.logger("control"), DataPlaneURL: i.data.http.URL,
 		AdminHashFile: i.dir.AdminHashFile(), GatewayHTTP: gatewayHTTP, NodeHTTP: nodeHTTP,
 		Node:    nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),

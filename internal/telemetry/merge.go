@@ -49,10 +49,11 @@ func (m *Merged) AddText(process string, r io.Reader) error {
 		return fmt.Errorf("metrics of %s: %w", process, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(families)) {
-		if !belongs(process, name) || !sensible(families[name]) {
+		f := families[name]
+		if !belongs(process, name) || !sensible(f) || Write(io.Discard, []*dto.MetricFamily{f}) != nil {
 			continue
 		}
-		m.add(process, families[name])
+		m.add(process, f)
 	}
 	return nil
 }

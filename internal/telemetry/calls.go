@@ -1,4 +1,4 @@
-package rpc
+package telemetry
 
 import (
 	"context"
@@ -8,18 +8,18 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
-	"github.com/space-sandbox/space/internal/telemetry"
 )
 
-// Traced returns the interceptor that takes the trace of a call's context to the other process. It is for clients.
-func Traced() connect.Interceptor { return injector{} }
+// TraceCalls returns the interceptor that takes the trace of a call's context to the other process. It is for clients.
+func TraceCalls() connect.Interceptor { return injector{} }
 
 type injector struct{}
 
 func (injector) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		telemetry.Inject(ctx, req.Header())
+		Inject(ctx, req.Header())
 		return next(ctx, req)
 	}
 }
@@ -27,7 +27,7 @@ func (injector) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (injector) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		telemetry.Inject(ctx, conn.RequestHeader())
+		Inject(ctx, conn.RequestHeader())
 		return conn
 	}
 }
@@ -36,11 +36,11 @@ func (injector) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 	return next
 }
 
-// Observed returns the interceptor for servers that takes up the trace of each call, logs the call under it (level
-// debug) and measures it in space_<process>_call_seconds. It must stand outside of Errors.
-func Observed(process string, registry prometheus.Registerer, logger *slog.Logger) connect.Interceptor {
+// ObserveCalls returns the interceptor for servers that takes up the trace of each call, logs the call under it (level
+// debug) and measures it in space_<process>_call_seconds. It must stand outside of rpc.Errors.
+func ObserveCalls(process string, registry prometheus.Registerer, logger *slog.Logger) connect.Interceptor {
 	o := &observer{logger: logger, seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "space_" + process + "_call_seconds", Help: "Time of the calls that control makes.", Buckets: telemetry.Buckets(),
+		Name: "space_" + process + "_call_seconds", Help: "Time of the calls that control makes.", Buckets: Buckets(),
 	}, []string{"procedure", "code"})}
 	registry.MustRegister(o.seconds)
 	return o
@@ -53,12 +53,12 @@ type observer struct {
 
 func (o *observer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		ctx = telemetry.Extract(ctx, req.Header())
+		ctx = Extract(ctx, req.Header())
 		began := time.Now()
 		res, err := next(ctx, req)
 		code := "ok"
 		if err != nil {
-			code = string(sandbox.CodeOf(FromConnect(err)))
+			code = string(sandbox.CodeOf(rpc.FromConnect(err)))
 		}
 		took := time.Since(began)
 		o.seconds.WithLabelValues(req.Spec().Procedure, code).Observe(took.Seconds())
@@ -73,6 +73,6 @@ func (o *observer) WrapStreamingClient(next connect.StreamingClientFunc) connect
 
 func (o *observer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return next(telemetry.Extract(ctx, conn.RequestHeader()), conn)
+		return next(Extract(ctx, conn.RequestHeader()), conn)
 	}
 }
