@@ -17,41 +17,60 @@ const completionPatience = 2 * time.Second
 // complete gives what the argument under the cursor may be; args are those before it.
 type complete func(ctx context.Context, c *client.Client, args []string) []string
 
-// addCompletion makes the shells complete arguments from what the API knows. A server that does not answer gives nothing:
-// a shell has no place for errors.
+// addCompletion makes the shells complete arguments from what the API knows, by what a command's Use says of its first
+// argument: whoever adds a command gets it completed. A server that does not answer gives nothing: a shell has no place
+// for errors.
 func addCompletion(cli *cli, root *cobra.Command) {
-	for path, names := range map[string]complete{
-		"rm":            sandboxes,
-		"show":          first(sandboxes),
-		"exec":          first(sandboxes),
-		"op show":       first(operations),
-		"op wait":       first(operations),
-		"op cancel":     first(operations),
-		"template show": first(templates),
-	} {
-		cmd, _, err := root.Find(strings.Fields(path))
-		if err != nil || cmd.ValidArgsFunction != nil {
-			continue
-		}
-		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	for _, cmd := range root.Commands() {
+		addCompletion(cli, cmd)
+	}
+	if names := completed(root.Use); names != nil && root.ValidArgsFunction == nil {
+		root.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 			return ask(cmd.Context(), cli, names, args, toComplete), cobra.ShellCompDirectiveNoFileComp
 		}
 	}
-	if cp, _, err := root.Find([]string{"cp"}); err == nil {
-		cp.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-			var out []string
-			if !strings.ContainsAny(toComplete, "/:") {
-				for _, name := range ask(cmd.Context(), cli, sandboxes, nil, toComplete) {
-					out = append(out, name+":")
-				}
-			}
-			return out, cobra.ShellCompDirectiveNoSpace // and the shell adds local files
-		}
-	}
-	if create, _, err := root.Find([]string{"create"}); err == nil && create.Flags().Lookup("template") != nil {
-		_ = create.RegisterFlagCompletionFunc("template", func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	switch root.CommandPath() {
+	case "space cp":
+		completeCopy(cli, root)
+	case "space create":
+		_ = root.RegisterFlagCompletionFunc("template", func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 			return ask(cmd.Context(), cli, templates, nil, toComplete), cobra.ShellCompDirectiveNoFileComp
-		})
+		}) // an error would mean that there is no such flag, or two functions: the tests would see it
+	}
+}
+
+// completed gives what the first argument of a command is, nil for what the API does not know.
+func completed(use string) complete {
+	_, args, _ := strings.Cut(use, " ")
+	argument, _, _ := strings.Cut(args, " ")
+	switch argument {
+	case "SANDBOX":
+		return first(sandboxes)
+	case "SANDBOX...":
+		return sandboxes
+	case "OPERATION":
+		return first(operations)
+	case "TEMPLATE":
+		return first(templates)
+	case "TEMPLATE...":
+		return templates
+	case "COMMAND":
+		return first(commands)
+	}
+	return nil
+}
+
+// completeCopy completes SANDBOX:, and lets the shell add local files.
+func completeCopy(cli *cli, cp *cobra.Command) {
+	cp.ValidArgsFunction = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		if strings.ContainsAny(toComplete, "/:") {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		var out []string
+		for _, name := range ask(cmd.Context(), cli, sandboxes, nil, toComplete) {
+			out = append(out, name+":")
+		}
+		return out, cobra.ShellCompDirectiveNoSpace
 	}
 }
 
@@ -97,6 +116,26 @@ func sandboxes(ctx context.Context, c *client.Client, args []string) []string {
 		if !given[name] {
 			out = append(out, name)
 		}
+	}
+	return out
+}
+
+// maxAsked is how many sandboxes are asked for their commands at one press of a key.
+const maxAsked = 10
+
+// commands are the newest sessions of the newest sandboxes.
+func commands(ctx context.Context, c *client.Client, _ []string) []string {
+	boxes, err := c.ListSandboxes(ctx, client.SandboxQuery{Page: client.Page{Limit: maxAsked}})
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, box := range boxes.Items {
+		list, err := c.ListCommands(ctx, box.ID, client.CommandQuery{})
+		if err != nil {
+			continue // it may be gone already
+		}
+		out = append(out, namesOf(list.Items, func(cmd apiv1.Command) []string { return []string{cmd.ID} })...)
 	}
 	return out
 }

@@ -2,6 +2,8 @@ package guestos
 
 import (
 	"bytes"
+	"compress/gzip"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -29,6 +31,13 @@ func FuzzUnpackModule(f *testing.F) {
 	for _, s := range []string{"\x7fELF", "\xfd7zXZ\x00", "\x1f\x8b\x08", "\x28\xb5\x2f\xfd", ""} {
 		f.Add([]byte(s))
 	}
+	var zipped bytes.Buffer
+	zw := gzip.NewWriter(&zipped)
+	_, err := zw.Write([]byte("\x7fELF and so on"))
+	if err = errors.Join(err, zw.Close()); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(zipped.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if out, err := unpackModule(io.LimitReader(bytes.NewReader(data), 1<<20)); err == nil && len(out) > maxModule {
 			t.Errorf("%d bytes", len(out))
