@@ -17,7 +17,7 @@ func newManCmd() *cobra.Command {
 	return &cobra.Command{
 		Use: "man DIR", Short: "Write the manual pages into a directory", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // manual pages are for all
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
 			}
 			return writeManuals(args[0], cmd.Root())

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"testing"
 	"time"
@@ -38,7 +39,7 @@ func FuzzCheckJSON(f *testing.F) {
 		dec.DisallowUnknownFields()
 		var got apiv1.CreateSandbox
 		if err := dec.Decode(&got); err != nil {
-			if _, types := err.(*json.UnmarshalTypeError); !types { // types are huma's to check
+			if _, types := errors.AsType[*json.UnmarshalTypeError](err); !types { // types are huma's to check
 				t.Errorf("%q was accepted: %v", data, err)
 			}
 		}
