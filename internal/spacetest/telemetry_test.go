@@ -3,8 +3,10 @@ package spacetest_test
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/client"
@@ -31,12 +33,26 @@ func TestOneTrace(t *testing.T) {
 		t.Errorf("%s, traceparent %q", res.Status, got)
 	}
 	for _, process := range []string{"control", "node", "gateway"} {
-		found := false
+		awaitLine(t, i, "process="+process+" ", "trace_id="+id)
+	}
+}
+
+// awaitLine waits for a line of the log that has all of these: the log comes after the answer.
+func awaitLine(t *testing.T, i *spacetest.Installation, parts ...string) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
 		for line := range strings.Lines(i.Log()) {
-			found = found || strings.Contains(line, "process="+process+" ") && strings.Contains(line, "trace_id="+id)
+			if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+				return
+			}
 		}
-		if !found {
-			t.Errorf("%s has logged nothing under the trace:\n%s", process, i.Log())
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("no line has %q:\n%s", parts, i.Log())
 		}
 	}
 }
@@ -72,6 +88,7 @@ func TestMetricsOfAll(t *testing.T) {
 	if _, err := i.Client.WriteFile(t.Context(), box.ID, "a", strings.NewReader("12345"), client.FileOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	awaitLine(t, i, "operation ended", box.ID) // an operation is counted before that is logged, and after the answer
 	text := metrics(t, i)
 	for _, want := range []string{`space_sandboxes{state="running"} 1`, `space_operation_step_seconds_count{kind="create",step="machine"} 1`,
 		`space_node_step_seconds_count{process="node",step="boot"} 1`, `space_node_machines{process="node",state="running"} 1`,
@@ -98,6 +115,7 @@ func TestMetricsOfAll(t *testing.T) {
 		t.Error(err)
 	}
 	for !strings.Contains(metrics(t, i), `space_gateway_attach_streams{process="gateway"} 0`) {
+		// the gateway closes the stream a moment after the client has its end
 	}
 	i.Stop("node")
 	text = metrics(t, i)

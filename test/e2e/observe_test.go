@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/client"
@@ -38,13 +39,13 @@ func TestObserved(t *testing.T) {
 		t.Fatalf("create: %s, traceparent %q", res.Status, got)
 	}
 	for _, process := range []string{"control", "node", "gateway"} {
-		found := false
-		for line := range strings.Lines(i.log.text()) {
-			found = found || field(line, "process") == process && field(line, "trace_id") == trace
-		}
-		if !found {
-			t.Errorf("%s has logged nothing under the trace", process)
-		}
+		i.eventually(10*time.Second, process+" logs under the trace", func() bool { // the log comes after the answer
+			found := false
+			for line := range strings.Lines(i.log.text()) {
+				found = found || field(line, "process") == process && field(line, "trace_id") == trace
+			}
+			return found
+		})
 	}
 	if got := i.sh("watched", "echo $SECRET"); got != "open-sesame\n" {
 		t.Errorf("exec: %q", got)
