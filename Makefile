@@ -7,7 +7,7 @@ export CGO_ENABLED := 0
 LDFLAGS := -s -w
 AGENT := internal/guestos/agentbin/space-agent
 
-.PHONY: help demo test build check-go unit lint generate bench-boot clean
+.PHONY: help demo test test-long build check-go unit lint fuzz generate man redteam bench bench-boot clean
 
 help:
 	@echo "make demo    install what is missing, build, set up, and watch real work in a real microVM (root)"
@@ -15,7 +15,10 @@ help:
 	@echo "make build   bin/space and bin/space-agent"
 	@echo "make unit    unit tests only; no microVM"
 	@echo "make lint    golangci-lint;  make generate: protocol code, OpenAPI, error table"
-	@echo "make bench-boot    create-to-ready against the bare VMM"
+	@echo "make bench   all benchmarks;  make bench-boot: create-to-ready against the bare VMM (root)"
+	@echo "make redteam       a hostile guest tries every way out; the last line says what got through (root)"
+	@echo "make test-long     what does not fit CI: every fuzz target for minutes, the template base (root)"
+	@echo "make fuzz    every fuzz target for its share of 90 s;  make man: manual pages in bin/man"
 
 demo: build
 	@examples/demo.sh
@@ -51,6 +54,23 @@ generate: check-go
 	PATH=$(CURDIR)/bin:$$PATH protoc --go_out=. --go_opt=module=github.com/space-sandbox/space \
 	  --connect-go_out=. --connect-go_opt=module=github.com/space-sandbox/space api/proto/*/v1/*.proto
 	$(GO) test ./internal/httpapi -run Generated -update
+
+# Every fuzz target; SECONDS= is for all of them together.
+FUZZ_SECONDS := 90
+fuzz: check-go
+	@test/fuzz.sh $(FUZZ_SECONDS)
+
+man: build
+	@bin/space man bin/man
+	@echo "bin/man: $$(ls bin/man | wc -l) pages; man -l bin/man/space.1"
+
+redteam: build
+	@test/redteam.sh
+
+test-long: build
+	@test/long.sh
+
+bench: bench-boot
 
 bench-boot: build
 	@test/bench.sh boot

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
@@ -20,6 +22,20 @@ func (c *Client) Template(ctx context.Context, ref string) (*apiv1.Template, err
 // Node describes the machine SPACE runs on; it needs an admin key.
 func (c *Client) Node(ctx context.Context) (*apiv1.Node, error) {
 	return do[apiv1.Node](ctx, c, call{method: http.MethodGet, path: join("node")})
+}
+
+// Metrics returns the metrics of all processes of SPACE in the Prometheus text form.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: "/metrics"})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("read the metrics: %w", err)
+	}
+	return data, nil
 }
 
 // Ready is nil when SPACE can take work. It needs no key.

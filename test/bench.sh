@@ -12,16 +12,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 case $name in
 boot)
-  cache=${SPACE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/space}
-  # The same bundle as test/run.sh makes.
-  key=$({ cat bin/space-agent; cat internal/guestos/*.go internal/template/*.go; } | sha256sum | cut -c1-16)
-  assets=$cache/assets-$key
-  if [ ! -e "$assets/complete" ]; then
-    rm -rf "$assets"
-    mkdir -p "$cache"
-    bin/space assets build "$assets" --templates mini >&2
-    touch "$assets/complete"
-  fi
+  assets=$(test/assets.sh)
   export CGO_ENABLED=0
   go build -o bin/bare ./bench/bare
   go build -o bin/bench-boot ./bench/boot

@@ -2,11 +2,10 @@
 # Everything CI runs, in stages whose seconds are printed: packages, build, checks, unit tests, race tests, assets,
 # tests on real microVMs. Needs root and the package registries. Never skips: a stage that cannot run fails.
 #
-# SPACE_CACHE (default ~/.cache/space) keeps what is expensive to make, keyed by a hash of what it is made from.
+# SPACE_CACHE (default ~/.cache/space) keeps what is expensive to make, keyed by a hash of what it is made from (test/assets.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cache=${SPACE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/space}
 summary=()
 current=
 begun=0
@@ -29,7 +28,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 stage packages
-packages=(qemu-system-x86 xfsprogs e2fsprogs mmdebstrap procps gcc libc6-dev)
+packages=(qemu-system-x86 xfsprogs e2fsprogs mmdebstrap procps gcc libc6-dev curl)
 missing=()
 for p in "${packages[@]}"; do
   dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")
@@ -54,19 +53,14 @@ go vet -tags realvm ./...
 stage "unit tests"
 go test ./...
 
+stage "fuzz tests"
+test/fuzz.sh 90
+
 stage "race tests"
 CGO_ENABLED=1 go test -race ./internal/agent/ ./internal/control/ ./internal/gateway/ ./internal/ingress/ ./internal/node/ ./internal/operation/
 
 stage assets
-# The guest's files change with the agent and its builder, the template with its recipe and the day's packages.
-key=$({ cat bin/space-agent; cat internal/guestos/*.go internal/template/*.go; } | sha256sum | cut -c1-16)
-assets=$cache/assets-$key
-if [ ! -e "$assets/complete" ]; then
-  rm -rf "$assets"
-  mkdir -p "$cache"
-  bin/space assets build "$assets" --templates mini
-  touch "$assets/complete"
-fi
+assets=$(test/assets.sh)
 du -sh "$assets"
 
 stage "tests on real microVMs"

@@ -12,6 +12,7 @@ import (
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/part"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // developmentAuth is shown at start-up and by /v1/node as long as there is no other way to make keys than setup's.
@@ -63,7 +64,7 @@ func newLogger(w io.Writer, name string) *slog.Logger {
 	if os.Getenv("SPACE_LOG") == "debug" {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})).With("process", name)
+	return slog.New(telemetry.LogHandler(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))).With("process", name)
 }
 
 func requireRoot(what string) error {

@@ -42,6 +42,8 @@ func newRoot(io std, running *bool) *cobra.Command {
 
 Environment: SPACE_URL (the API), SPACE_API_KEY (the key), SPACE_DATA_DIR (the data directory, where the first key is
 read from when no other is given).`,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return firstScreen(cmd.Context(), cli, cmd) },
 		SilenceErrors: true, SilenceUsage: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			*running = true
@@ -51,7 +53,6 @@ read from when no other is given).`,
 	root.SetIn(io.in)
 	root.SetOut(io.out)
 	root.SetErr(io.err)
-	root.CompletionOptions.HiddenDefaultCmd = true
 	flags := root.PersistentFlags()
 	flags.StringVar(&cli.dataDirFlag, "data-dir", envOr("SPACE_DATA_DIR", datadir.Default), "data directory (SPACE_DATA_DIR)")
 	flags.StringVar(&cli.url, "url", envOr("SPACE_URL", defaultURL), "where the API is (SPACE_URL)")
@@ -59,7 +60,7 @@ read from when no other is given).`,
 	dataDir := func() string { return cli.dataDirFlag }
 
 	root.AddCommand(
-		newDoctorCmd(dataDir),
+		newDoctorCmd(cli),
 		newSetupCmd(dataDir),
 		newUpCmd(dataDir),
 		newDownCmd(dataDir),
@@ -76,6 +77,7 @@ read from when no other is given).`,
 		newTemplateCmd(cli),
 		newAssetsCmd(),
 		newVersionCmd(cli),
+		newManCmd(),
 	)
 	for _, part := range newPartCmds(dataDir) {
 		if part.Name() == "node" {
@@ -83,6 +85,7 @@ read from when no other is given).`,
 		}
 		root.AddCommand(part)
 	}
+	addCompletion(cli, root)
 	return root
 }
 

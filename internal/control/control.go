@@ -35,8 +35,10 @@ type Deps struct {
 	Gateway gatewayv1connect.GatewayServiceClient
 	// GatewayHTTP carries raw bodies (files, stdin) to the gateway; its transport dials gateway.sock.
 	GatewayHTTP *http.Client
-	Signer      *auth.Signer
-	Logger      *slog.Logger
+	// NodeHTTP asks node for its metrics; its transport dials node.sock. Nil: they are left out.
+	NodeHTTP *http.Client
+	Signer   *auth.Signer
+	Logger   *slog.Logger
 	// DataPlaneURL is where clients find the data plane, http:// or https://.
 	DataPlaneURL string
 	// AdminHashFile holds the SHA-256 of the first key in hex; a missing file is fine. "" for none.

@@ -10,6 +10,7 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // CreateSandbox accepts a create: sandbox, operation and Idempotency-Key become durable in one commit, then the answer
@@ -46,7 +47,7 @@ func (c *Control) CreateSandbox(ctx context.Context, call Call, spec sandbox.Spe
 		return Accepted{}, storeError(err)
 	}
 	box.Revision = 1
-	c.boxes.do(string(box.ID), func() { c.run(c.createTask(op.ID, box.ID)) })
+	c.boxes.do(string(box.ID), func() { c.run(telemetry.TraceOf(ctx), c.createTask(op.ID, box.ID)) })
 	return Accepted{Operation: op, Sandbox: box}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // errDeleting ends the transaction of a delete that found one under way.
@@ -60,7 +61,7 @@ func (c *Control) DeleteSandbox(ctx context.Context, call Call, ref string) (Acc
 	if before != "" {
 		c.engine.Interrupt(before, superseded())
 	}
-	c.boxes.do(string(box.ID), func() { c.run(c.deleteTask(op.ID, box.ID)) })
+	c.boxes.do(string(box.ID), func() { c.run(telemetry.TraceOf(ctx), c.deleteTask(op.ID, box.ID)) })
 	return Accepted{Operation: op, Sandbox: box}, nil
 }
 

@@ -110,7 +110,7 @@ func (c *Control) insist(ctx context.Context, l *link, what string, again func(e
 		if !again(err) {
 			return err
 		}
-		c.Logger.Warn("a call failed; trying again", "call", what, "of", l.name, "error", err)
+		c.Logger.WarnContext(ctx, "a call failed; trying again", "call", what, "of", l.name, "error", err)
 		select {
 		case <-time.After(jitter(delay)):
 		case <-changed:

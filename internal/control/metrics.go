@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
 
 	"github.com/space-sandbox/space/internal/operation"
+	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // metrics is what control counts. The registry is its own: there are no global ones.
@@ -24,7 +27,7 @@ type metrics struct {
 
 func newMetrics(c *Control) *metrics {
 	buckets := []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
-	m := &metrics{registry: prometheus.NewRegistry(),
+	m := &metrics{registry: telemetry.NewRegistry(),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "space_operation_seconds",
 			Help: "Time from the acceptance of an operation to its end.", Buckets: buckets}, []string{"kind", "state"}),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "space_operation_step_seconds",
@@ -89,17 +92,57 @@ func (s sandboxCounter) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Metrics writes the Prometheus text form.
-func (c *Control) Metrics(w io.Writer) error {
+// scrapeTimeout bounds what another process may take to show its metrics.
+const scrapeTimeout = 2 * time.Second
+
+// Metrics writes the metrics of all processes in the Prometheus text form. One that does not show its own in time is
+// left out: space_scrape_up says so.
+func (c *Control) Metrics(ctx context.Context, w io.Writer) error {
 	families, err := c.metrics.registry.Gather()
 	if err != nil {
 		return fmt.Errorf("gather metrics: %w", err)
 	}
-	enc := expfmt.NewEncoder(w, expfmt.NewFormat(expfmt.TypeTextPlain))
-	for _, f := range families {
-		if err := enc.Encode(f); err != nil {
-			return fmt.Errorf("write metrics: %w", err)
+	var all telemetry.Merged
+	all.Add("control", families)
+	up := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "space_scrape_up",
+		Help: "1 when this process has shown its metrics."}, []string{"process"})
+	for _, part := range []struct {
+		name string
+		http *http.Client
+	}{{"node", c.NodeHTTP}, {"gateway", c.GatewayHTTP}} {
+		if part.http == nil {
+			continue
 		}
+		if err := scrape(ctx, part.http, part.name, &all); err != nil {
+			c.Logger.DebugContext(ctx, "no metrics", "of", part.name, "error", err)
+			up.WithLabelValues(part.name).Set(0)
+			continue
+		}
+		up.WithLabelValues(part.name).Set(1)
 	}
-	return nil
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(up)
+	if families, err = registry.Gather(); err != nil {
+		return fmt.Errorf("gather metrics: %w", err)
+	}
+	all.Add("control", families)
+	return telemetry.Write(w, all.Families())
+}
+
+func scrape(ctx context.Context, client *http.Client, name string, into *telemetry.Merged) error {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rpc.BaseURL+telemetry.MetricsPath, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("HTTP status %s", res.Status)
+	}
+	return into.AddText(name, res.Body)
 }

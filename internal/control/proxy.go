@@ -12,6 +12,7 @@ import (
 	"github.com/space-sandbox/space/internal/problem"
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // ProxyFiles passes a file's body between client and gateway, unread. The query is parsed and put together anew from
@@ -141,6 +142,7 @@ func (c *Control) proxy(w http.ResponseWriter, r *http.Request, target *url.URL)
 			pr.Out.URL, pr.Out.Host = target, target.Host
 			pr.Out.Header = only(pr.In.Header, "Content-Type", "Range", "If-Range")
 			pr.Out.Header.Set("User-Agent", "") // none
+			telemetry.Inject(pr.In.Context(), pr.Out.Header)
 		},
 		ModifyResponse: func(res *http.Response) error {
 			// The API sets Cache-Control and X-Content-Type-Options itself, for all answers.
@@ -172,7 +174,7 @@ func (c *Control) proxyFailed(w http.ResponseWriter, r *http.Request, sent *coun
 		problem.Write(w, sandbox.Errorf(sandbox.CodeBodyTooLarge, "the body is larger than %d bytes", e.Limit), problem.Options{})
 		return
 	}
-	c.Logger.Warn("a body could not be passed to the gateway", "error", err)
+	c.Logger.WarnContext(r.Context(), "a body could not be passed to the gateway", "error", err)
 	e := &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "the sandbox cannot be reached at the moment",
 		Cause: "the gateway does not answer", Remedy: "try again in a moment", Err: err}
 	dial, ok := errors.AsType[*net.OpError](err)

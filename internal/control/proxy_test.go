@@ -167,7 +167,7 @@ func TestNodeAndMetrics(t *testing.T) {
 		`space_operation_seconds_count{kind="create",state="succeeded"} 1`, `space_store_commits_total`} {
 		w.eventually("metrics have "+want, func() bool {
 			var buf bytes.Buffer
-			return w.c.Metrics(&buf) == nil && strings.Contains(buf.String(), want)
+			return w.c.Metrics(t.Context(), &buf) == nil && strings.Contains(buf.String(), want)
 		})
 	}
 }

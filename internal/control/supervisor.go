@@ -7,26 +7,31 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
-// run executes an operation in its sandbox's lane.
-func (c *Control) run(task operation.Task) {
-	op, err := c.engine.Run(c.base, task)
+// run executes an operation in its sandbox's lane, under the trace of the request that wanted it.
+func (c *Control) run(trace telemetry.Trace, task operation.Task) {
+	if trace.ID == "" {
+		trace = telemetry.NewTrace()
+	}
+	ctx := telemetry.WithTrace(c.base, trace)
+	op, err := c.engine.Run(ctx, task)
 	if errors.Is(err, operation.ErrStopping) {
 		return // the next process takes it up
 	}
 	if err != nil {
-		c.Logger.Error("operation", "operation_id", task.ID, "error", err)
+		c.Logger.ErrorContext(ctx, "operation", "operation_id", task.ID, "error", err)
 		return
 	}
 	c.metrics.ended(op)
 	log := c.Logger.With("operation_id", op.ID, "kind", op.Kind, "sandbox_id", op.Resource.ID, "state", op.State,
 		"ms", op.EndedAt.Sub(op.CreatedAt).Milliseconds())
 	if op.Error != nil && op.State == operation.Failed {
-		log.Warn("operation ended", "error", op.Error)
+		log.WarnContext(ctx, "operation ended", "error", op.Error)
 		return
 	}
-	log.Info("operation ended")
+	log.InfoContext(ctx, "operation ended")
 }
 
 // adopt takes up an operation that an earlier process left unfinished: a create that had not begun is run, one that was
@@ -35,15 +40,16 @@ func (c *Control) adopt(op operation.Operation) {
 	id := sandbox.ID(op.Resource.ID)
 	c.Logger.Info("taking up an operation", "operation_id", op.ID, "kind", op.Kind, "sandbox_id", id, "state", op.State)
 	c.boxes.do(string(id), func() {
+		trace := telemetry.NewTrace() // that of the request is not recorded
 		switch {
 		case op.Kind == kindDelete:
-			c.run(c.deleteTask(op.ID, id))
+			c.run(trace, c.deleteTask(op.ID, id))
 		case op.Kind == kindCreate && op.State == operation.Queued:
-			c.run(c.createTask(op.ID, id))
+			c.run(trace, c.createTask(op.ID, id))
 		case op.Kind == kindCreate:
-			c.run(c.interruptedTask(op.ID, id))
+			c.run(trace, c.interruptedTask(op.ID, id))
 		default:
-			c.run(operation.Task{ID: op.ID, Body: func(context.Context, *operation.Run) operation.Outcome {
+			c.run(trace, operation.Task{ID: op.ID, Body: func(context.Context, *operation.Run) operation.Outcome {
 				return operation.Outcome{Err: interrupted()}
 			}})
 		}

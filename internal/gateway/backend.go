@@ -43,7 +43,7 @@ func (b backend) Session(c auth.AttachClaims) (ingress.Session, error) {
 		return ingress.Session{}, &sandbox.Error{Code: sandbox.CodeForbidden, Message: "the token is not for this command session",
 			Cause: "it names another process", Remedy: "ask for a new token: POST /v1/commands/{id}/attach"}
 	}
-	return ingress.Session{SandboxID: rt.id, CommandID: c.CommandID, ProcessID: process, Guest: port{rt.guest}, Life: rt.life}, nil
+	return ingress.Session{SandboxID: rt.id, CommandID: c.CommandID, ProcessID: process, Guest: counted{port{rt.guest}, b.g.metrics}, Life: rt.life}, nil
 }
 
 // port is a guest as the data plane sees it.

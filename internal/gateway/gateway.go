@@ -20,6 +20,7 @@ import (
 	"github.com/space-sandbox/space/internal/ingress"
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // maxMessageBytes bounds one message of control: a Configure names every command session of every sandbox.
@@ -43,6 +44,7 @@ type Gateway struct {
 	control  http.Handler
 	data     *ingress.Handler
 	board    *board
+	metrics  *metrics
 
 	ctx  context.Context // ends with Close
 	stop context.CancelCauseFunc
@@ -61,11 +63,13 @@ func New(deps Deps) *Gateway {
 	}
 	g := &Gateway{deps: deps, instance: newInstanceID(), board: newBoard(), routes: map[sandbox.ID]*route{}}
 	g.ctx, g.stop = context.WithCancelCause(context.Background())
+	g.metrics = newMetrics(g)
 	g.data = ingress.New(ingress.Config{Backend: backend{g}, Logger: deps.Logger, Limits: deps.Limits})
 	mux := http.NewServeMux()
-	mux.Handle(gatewayv1connect.NewGatewayServiceHandler(&service{g: g}, connect.WithInterceptors(rpc.Errors()),
+	mux.Handle(gatewayv1connect.NewGatewayServiceHandler(&service{g: g}, connect.WithInterceptors(telemetry.ObserveCalls("gateway", g.metrics.registry, deps.Logger), rpc.Errors()),
 		connect.WithReadMaxBytes(maxMessageBytes)))
-	mux.Handle("/raw/", &rawHandler{g: g})
+	mux.Handle("/raw/", telemetry.Traced(g.metrics.countRaw(&rawHandler{g: g})))
+	mux.Handle("GET "+telemetry.MetricsPath, telemetry.Handler(g.metrics.registry))
 	g.control = mux
 	return g
 }
@@ -81,7 +85,7 @@ func newInstanceID() string {
 func (g *Gateway) ControlHandler() http.Handler { return g.control }
 
 // DataHandler serves clients on the data-plane address, over HTTP/1.1.
-func (g *Gateway) DataHandler() http.Handler { return g.data }
+func (g *Gateway) DataHandler() http.Handler { return telemetry.Traced(g.data) }
 
 // Close ends all streams, telling clients to come back, and waits until they and all connections into guests are gone.
 // Calls that come later are answered as unavailable. Idempotent.

@@ -90,6 +90,7 @@ func (s *service) AwaitReady(ctx context.Context, req *connect.Request[gatewayv1
 		}
 		return nil, presentable(err)
 	}
+	s.g.deps.Logger.InfoContext(ctx, "a guest is ready", "sandbox_id", w.id)
 	return connect.NewResponse(&gatewayv1.AwaitReadyResponse{AgentVersion: hello.GetVersion(), Stages: hello.GetStages()}), nil
 }
 

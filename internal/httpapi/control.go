@@ -59,6 +59,6 @@ type Control interface {
 	Node(ctx context.Context) (control.NodeInfo, error)
 	// Ready is nil when control can take work: its store, node and gateway answer.
 	Ready(ctx context.Context) error
-	// WriteMetrics writes the Prometheus text form.
-	Metrics(w io.Writer) error
+	// Metrics writes the metrics of all processes in the Prometheus text form.
+	Metrics(ctx context.Context, w io.Writer) error
 }

@@ -10,6 +10,7 @@ import (
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // readyTimeout bounds one check of readiness.
@@ -29,7 +30,8 @@ func (s *server) addHealth() {
 	metrics := huma.Operation{
 		OperationID: "metrics", Method: http.MethodGet, Path: "/metrics", Tags: []string{"Health"},
 		Summary: "Metrics in the Prometheus text form", Metadata: map[string]any{metaOpen: s.OpenMetrics},
-		Responses: withResponse(http.StatusOK, "Prometheus text form", map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}),
+		Description: "Of all processes: control, and what node and gateway show it.",
+		Responses:   withResponse(http.StatusOK, "Prometheus text form", map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}}),
 	}
 	s.raw(metrics, s.metrics)
 }
@@ -53,10 +55,10 @@ func (s *server) readyz(ctx context.Context, _ *struct{}) (*healthOutput, error)
 
 func (s *server) metrics(w http.ResponseWriter, r *http.Request) {
 	var buf bytes.Buffer // a fault half-way must not look like an answer
-	if err := s.Control.Metrics(&buf); err != nil {
+	if err := s.Control.Metrics(r.Context(), &buf); err != nil {
 		s.fail(w, r, err)
 		return
 	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	w.Header().Set("Content-Type", telemetry.ContentType)
 	_, _ = w.Write(buf.Bytes())
 }

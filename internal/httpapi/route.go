@@ -61,6 +61,16 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 
+// logged shows each request with its trace (level debug). The query is left out: it may hold what is not for logs.
+func (s *server) logged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		next.ServeHTTP(w, r)
+		s.Logger.LogAttrs(r.Context(), slog.LevelDebug, "request", slog.String("method", r.Method), slog.String("path", r.URL.Path),
+			slog.Int64("ms", time.Since(began).Milliseconds()))
+	})
+}
+
 // recovered is the outermost handler: it bounds every write, and turns a panic into the error form. When an answer
 // had begun, the connection is cut instead, so that a part is never taken for the whole.
 func (s *server) recovered(next http.Handler) http.Handler {

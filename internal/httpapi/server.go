@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // Config is what New needs.
@@ -53,7 +55,7 @@ func New(cfg Config) (http.Handler, error) {
 	if err := s.addDocs(); err != nil {
 		return nil, fmt.Errorf("httpapi: %w", err)
 	}
-	return s.recovered(http.HandlerFunc(s.route)), nil
+	return telemetry.Traced(s.recovered(s.logged(http.HandlerFunc(s.route)))), nil
 }
 
 func newServer(cfg Config) *server {

@@ -56,6 +56,7 @@ type Node struct {
 	records  *recordStore
 	uids     *uidRange
 	hub      *hub
+	metrics  *metrics
 	instance string
 
 	mu       sync.Mutex // guards machines
@@ -81,6 +82,7 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 		uids:     newUIDRange(deps.Dir.Installation.UIDBase, deps.Dir.Installation.UIDCount),
 		machines: map[sandbox.ID]*entry{}, life: life, cancel: cancel,
 	}
+	n.metrics = newMetrics(n)
 	if err := os.MkdirAll(n.deps.Dir.RunDir()+"/vm", 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("run directory: %w", err), n.Close())
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/space-sandbox/space/api/proto/node/v1/nodev1connect"
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 const maxRequestBytes = 64 << 10
@@ -20,8 +22,9 @@ const maxRequestBytes = 64 << 10
 // Handler serves NodeService. Who may connect is decided by the socket.
 func (n *Node) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(nodev1connect.NewNodeServiceHandler(service{n}, connect.WithInterceptors(rpc.Errors()),
+	mux.Handle(nodev1connect.NewNodeServiceHandler(service{n}, connect.WithInterceptors(n.metrics.calls, rpc.Errors()),
 		connect.WithReadMaxBytes(maxRequestBytes)))
+	mux.Handle("GET "+telemetry.MetricsPath, telemetry.Handler(n.metrics.registry))
 	return mux
 }
 
@@ -41,8 +44,10 @@ func (s service) EnsureMachine(ctx context.Context, req *connect.Request[nodev1.
 	}
 	res := &nodev1.EnsureMachineResponse{Machine: machine}
 	for _, st := range stages {
+		s.n.metrics.steps.WithLabelValues(st.name).Observe(st.took.Seconds())
 		res.Stages = append(res.Stages, &nodev1.Stage{Name: st.name, Ms: float64(st.took.Microseconds()) / 1000})
 	}
+	s.n.deps.Logger.InfoContext(ctx, "a machine runs", "sandbox_id", spec.id, "generation", spec.generation)
 	return connect.NewResponse(res), nil
 }
 
@@ -51,9 +56,12 @@ func (s service) DeleteMachine(ctx context.Context, req *connect.Request[nodev1.
 	if err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	if err := s.n.remove(ctx, id); err != nil {
 		return nil, err
 	}
+	s.n.metrics.steps.WithLabelValues("remove").Observe(time.Since(began).Seconds())
+	s.n.deps.Logger.InfoContext(ctx, "a machine is gone", "sandbox_id", id)
 	return connect.NewResponse(&nodev1.DeleteMachineResponse{}), nil
 }
 

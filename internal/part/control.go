@@ -19,6 +19,7 @@ import (
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store/sqlite"
+	"github.com/space-sandbox/space/internal/telemetry"
 	"github.com/space-sandbox/space/internal/transcript"
 )
 
@@ -58,7 +59,7 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(dir.GatewaySocket()))
 	defer nodeHTTP.CloseIdleConnections()
 	defer gatewayHTTP.CloseIdleConnections()
-	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxAnswerBytes))
+	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls()), connect.WithReadMaxBytes(maxAnswerBytes))
 	transcripts, err := transcript.Open(dir.TranscriptsDir(), transcript.Limits{})
 	if err != nil {
 		return ownFile(dir, err)
@@ -68,7 +69,7 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 		Store: store, Signer: signer, Logger: cfg.Logger, DataPlaneURL: cfg.DataURL, AdminHashFile: dir.AdminHashFile(),
 		Node:        nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),
 		Gateway:     gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, mapped),
-		GatewayHTTP: gatewayHTTP, Transcripts: transcripts,
+		GatewayHTTP: gatewayHTTP, NodeHTTP: nodeHTTP, Transcripts: transcripts,
 	})
 	if err != nil {
 		return err

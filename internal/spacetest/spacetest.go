@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"net/http/httptest"
 	"os"
@@ -33,6 +32,7 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 	netfake "github.com/space-sandbox/space/internal/sandboxnet/fake"
 	"github.com/space-sandbox/space/internal/store/sqlite"
+	"github.com/space-sandbox/space/internal/telemetry"
 	"github.com/space-sandbox/space/internal/transcript"
 	"github.com/space-sandbox/space/internal/vmm"
 	"github.com/space-sandbox/space/internal/vmm/fake"
@@ -53,7 +53,7 @@ type Installation struct {
 	control *server // API v1
 	data    *server // data plane
 	parts   map[string]*running
-	logger  *slog.Logger
+	log     *logBuffer
 }
 
 // running is a started part.
@@ -88,7 +88,7 @@ func newInstallation(t testing.TB) *Installation {
 	t.Cleanup(func() { must(t, os.RemoveAll(root)) })
 	must(t, os.Chmod(root, 0o711)) // fake machines run as another user below it
 	uid := uint32(os.Getuid())
-	i := &Installation{t: t, Host: fake.NewHost(), key: auth.NewKey(), parts: map[string]*running{}, logger: slog.New(slog.DiscardHandler),
+	i := &Installation{t: t, Host: fake.NewHost(), key: auth.NewKey(), parts: map[string]*running{}, log: &logBuffer{},
 		dir: &datadir.Dir{Path: root, RunRoot: filepath.Join(root, "r"), Installation: datadir.Installation{ID: "test00",
 			UIDBase: uidBase(), UIDCount: uidCount, ControlUID: uid, ControlGID: uint32(os.Getgid()), GatewayUID: uid, GatewayGID: uint32(os.Getgid()),
 			PoolKind: string(pool.KindCopy)}}}
@@ -131,16 +131,16 @@ func (i *Installation) StartNode() {
 	network, err := netfake.New(netfake.Config{Dir: filepath.Join(i.dir.NodeDir(), "fakenet"),
 		SocketPath: func(id sandbox.ID) string { return filepath.Join(i.dir.MachineRunDir(id), fake.AgentSocketName) }})
 	must(i.t, err)
-	driver, err := fake.New(fake.Config{AllowFake: true, Host: i.Host, TempDir: i.dir.Path, Logger: i.logger})
+	driver, err := fake.New(fake.Config{AllowFake: true, Host: i.Host, TempDir: i.dir.Path, Logger: i.log.logger("node")})
 	must(i.t, err)
 	n, err := node.New(i.t.Context(), node.Deps{Dir: i.dir, Pool: p, Backends: []node.Backend{{Driver: driver, Network: network}},
-		DefaultDriver: driver.Name(), Probes: map[string]vmm.Probe{driver.Name(): driver.Probe(i.t.Context())}, Logger: i.logger, BootID: "test"})
+		DefaultDriver: driver.Name(), Probes: map[string]vmm.Probe{driver.Name(): driver.Probe(i.t.Context())}, Logger: i.log.logger("node"), BootID: "test"})
 	must(i.t, err)
 	rpcs, err := rpc.Listen("unix", i.dir.NodeSocket(), -1)
 	must(i.t, err)
 	fds, err := rpc.Listen("unixpacket", i.dir.FDSocket(), -1)
 	must(i.t, err)
-	passer := &fdpass.Server{Open: n.AgentSocket, AllowUID: uint32(os.Getuid()), Logger: i.logger}
+	passer := &fdpass.Server{Open: n.AgentSocket, AllowUID: uint32(os.Getuid()), Logger: i.log.logger("node")}
 	i.run("node", []func(context.Context) error{
 		func(ctx context.Context) error {
 			return rpc.Serve(ctx, rpc.Restrict(rpcs, uint32(os.Getuid())), n.Handler())
@@ -152,7 +152,7 @@ func (i *Installation) StartNode() {
 // StartGateway starts the gateway.
 func (i *Installation) StartGateway() {
 	i.t.Helper()
-	g := gateway.New(gateway.Deps{DialAgent: fdpass.Client{Path: i.dir.FDSocket()}.DialAgent, Logger: i.logger})
+	g := gateway.New(gateway.Deps{DialAgent: fdpass.Client{Path: i.dir.FDSocket()}.DialAgent, Logger: i.log.logger("gateway")})
 	l, err := rpc.Listen("unix", i.dir.GatewaySocket(), -1)
 	must(i.t, err)
 	i.data.handler.set(g.DataHandler())
@@ -176,15 +176,15 @@ func (i *Installation) StartControl() {
 	signer, err := auth.LoadOrCreateSigner(i.dir.SigningKeyFile())
 	must(i.t, err)
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(i.dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(i.dir.GatewaySocket()))
-	mapped := connect.WithInterceptors(rpc.Errors())
+	mapped := connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls())
 	transcripts, err := transcript.Open(i.dir.TranscriptsDir(), transcript.Limits{})
 	must(i.t, err)
-	c, err := control.New(i.t.Context(), control.Deps{Store: store, Signer: signer, Logger: i.logger, DataPlaneURL: i.data.http.URL,
-		AdminHashFile: i.dir.AdminHashFile(), GatewayHTTP: gatewayHTTP, Transcripts: transcripts,
+	c, err := control.New(i.t.Context(), control.Deps{Store: store, Signer: signer, Logger: i.log.logger("control"), DataPlaneURL: i.data.http.URL,
+		AdminHashFile: i.dir.AdminHashFile(), GatewayHTTP: gatewayHTTP, NodeHTTP: nodeHTTP, Transcripts: transcripts,
 		Node:    nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),
 		Gateway: gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, mapped)})
 	must(i.t, err)
-	h, err := httpapi.New(httpapi.Config{Control: c, Logger: i.logger, Version: "test", DataPlaneURL: i.data.http.URL})
+	h, err := httpapi.New(httpapi.Config{Control: c, Logger: i.log.logger("control"), Version: "test", DataPlaneURL: i.data.http.URL})
 	must(i.t, err)
 	i.control.handler.set(h)
 	i.run("control", []func(context.Context) error{c.Run}, func() error {

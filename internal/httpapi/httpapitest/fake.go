@@ -253,7 +253,7 @@ func (f *Fake) Ready(context.Context) error {
 }
 
 // Metrics writes one metric.
-func (f *Fake) Metrics(w io.Writer) error {
+func (f *Fake) Metrics(_ context.Context, w io.Writer) error {
 	_, err := io.WriteString(w, "# TYPE space_sandboxes gauge\nspace_sandboxes 0\n")
 	return err
 }
