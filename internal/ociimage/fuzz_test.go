@@ -17,6 +17,8 @@ func smallLimits() Limits {
 	return l
 }
 
+// Fuzz with -fuzzminimizetime 1x: minimising archives takes the time that trying new ones needs.
+
 // FuzzLayer unpacks any bytes as a layer, twice, in a tree that something lies beside.
 func FuzzLayer(f *testing.F) {
 	for _, entries := range [][]entry{
