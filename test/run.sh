@@ -29,7 +29,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 stage packages
-packages=(qemu-system-x86 xfsprogs e2fsprogs mmdebstrap procps gcc libc6-dev)
+packages=(busybox-static qemu-system-x86 xfsprogs e2fsprogs mmdebstrap procps gcc libc6-dev)
 missing=()
 for p in "${packages[@]}"; do
   dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")

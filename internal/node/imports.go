@@ -144,7 +144,11 @@ func (n *Node) importArchive(ctx context.Context, name string, receive func(*os.
 	if err != nil {
 		return m, nil, err
 	}
-	defer func() { err = errors.Join(err, n.removeGroup(context.WithoutCancel(ctx))) }()
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+		defer cancel()
+		err = errors.Join(err, n.removeGroup(end))
+	}()
 	job := WorkerJob{Mode: ociimage.ModeScan, Archive: archive, UIDs: []uint32{0}, GIDs: []uint32{0}, FirstID: n.workerID(), Group: group}
 	owners, err := n.work(ctx, job)
 	if err != nil {
