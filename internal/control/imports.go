@@ -221,20 +221,25 @@ func (c *Control) sendArchive(ctx context.Context, r *operation.Run, im *importi
 		err = sendAll(stream, im.file)
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // EOF: node has answered already, and the answer says why
-		return nil, rpc.FromConnect(err)
+		return nil, streamError(ctx, err)
 	}
 	res, err := stream.CloseAndReceive()
 	if err != nil {
-		err = rpc.FromConnect(err)
-		if sandbox.CodeOf(err) == sandbox.CodeCanceled && ctx.Err() == nil {
-			err = &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "a part of SPACE is restarting", Remedy: "try again in a moment", Err: err}
-		}
-		return nil, err
+		return nil, streamError(ctx, err)
 	}
 	for _, s := range res.Msg.Stages[:min(len(res.Msg.Stages), maxStages)] {
 		began = recordStage(r, "import/"+cut(s.Name, maxStageName), began, s.Ms)
 	}
 	return res.Msg.Template, nil
+}
+
+// streamError tells an answer that was cut off, because node is ending, from node's own refusal.
+func streamError(ctx context.Context, err error) error {
+	mapped := rpc.FromConnect(err)
+	if ctx.Err() == nil && (sandbox.CodeOf(mapped) == sandbox.CodeCanceled || errors.Is(err, io.ErrUnexpectedEOF)) {
+		return &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "a part of SPACE is restarting", Remedy: "try again in a moment", Err: mapped}
+	}
+	return mapped
 }
 
 func sendAll(stream *connect.ClientStreamForClient[nodev1.ImportTemplateRequest, nodev1.ImportTemplateResponse], f *os.File) error {
