@@ -100,7 +100,9 @@ func (c *Client) request(ctx context.Context, cl call) (*http.Request, error) {
 	case cl.in != nil:
 		req.Header.Set("Content-Type", "application/json")
 	case body != nil:
-		req.Header.Set("Content-Type", "application/octet-stream")
+		if req.Header.Get("Content-Type") == "" {
+			req.Header.Set("Content-Type", "application/octet-stream")
+		}
 		req.ContentLength = cl.size
 	}
 	return req, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 )
@@ -17,6 +18,29 @@ func (c *Client) ListTemplates(ctx context.Context, page Page) (*apiv1.List[apiv
 // Template returns a template by name, name:tag or digest.
 func (c *Client) Template(ctx context.Context, ref string) (*apiv1.Template, error) {
 	return do[apiv1.Template](ctx, c, call{method: http.MethodGet, path: join("templates", ref)})
+}
+
+// ImportImage accepts the import of an image from a registry. With Wait it returns when the template is there, or with
+// the error that kept it from being made. It takes Wait and IdempotencyKey.
+func (c *Client) ImportImage(ctx context.Context, in apiv1.ImportTemplate, opts ...Option) (*apiv1.TemplateLifecycle, error) {
+	return do[apiv1.TemplateLifecycle](ctx, c, call{method: http.MethodPost, path: join("templates"), in: in}.with(opts))
+}
+
+// ImportArchive accepts the import of an image as an archive, which is not compressed: an OCI layout, or what docker
+// save writes. It returns when all of it has been sent; size is -1 when it is not known. It takes Wait and IdempotencyKey.
+func (c *Client) ImportArchive(ctx context.Context, name string, archive io.Reader, size int64, opts ...Option) (*apiv1.TemplateLifecycle, error) {
+	return do[apiv1.TemplateLifecycle](ctx, c, call{method: http.MethodPost, path: join("templates"), query: url.Values{"name": {name}},
+		header: http.Header{"Content-Type": {"application/x-tar"}}, body: archive, size: size}.with(opts))
+}
+
+// DeleteTemplate takes a name away, or removes the content when that was its last name or ref is a digest. It fails with
+// template_in_use while a live sandbox was made from the content.
+func (c *Client) DeleteTemplate(ctx context.Context, ref string) error {
+	resp, err := c.send(ctx, call{method: http.MethodDelete, path: join("templates", ref)})
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
 }
 
 // Node describes the machine SPACE runs on; it needs an admin key.

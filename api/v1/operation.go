@@ -39,7 +39,8 @@ type Step struct {
 	Error     string     `json:"error,omitempty"`
 }
 
-// OperationResult is what a succeeded operation has made or changed. A sandbox that has been deleted since is left out.
+// OperationResult is what a succeeded operation has made or changed. What has been deleted since is left out.
 type OperationResult struct {
-	Sandbox *Sandbox `json:"sandbox,omitempty"`
+	Sandbox  *Sandbox  `json:"sandbox,omitempty"`
+	Template *Template `json:"template,omitempty"`
 }

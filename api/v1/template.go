@@ -18,3 +18,15 @@ type Template struct {
 	ReadyCommand *string           `json:"ready_command"`
 	CreatedAt    time.Time         `json:"created_at"`
 }
+
+// ImportTemplate asks for a template to be made of an image in a registry.
+type ImportTemplate struct {
+	Name  string `json:"name" minLength:"1" maxLength:"256" example:"team/alpine:3.20" doc:"[namespace/]name[:tag]; a name that is in use moves to the new content"`
+	Image string `json:"image" minLength:"1" maxLength:"512" example:"docker.io/library/alpine:3.20" doc:"The image for this host's architecture is taken; it must be readable without credentials"`
+}
+
+// TemplateLifecycle answers the import of a template.
+type TemplateLifecycle struct {
+	Operation Operation `json:"operation"`
+	Template  *Template `json:"template,omitempty" doc:"When the operation has succeeded"`
+}

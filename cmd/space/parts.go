@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/ociimage"
 	"github.com/space-sandbox/space/internal/part"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/telemetry"
@@ -21,20 +22,27 @@ const developmentAuth = "development authentication: not for production"
 // newPartCmds are the processes that space up starts; nobody calls them by hand.
 func newPartCmds(dataDir func() string) []*cobra.Command {
 	var dataURL, driver string
+	var allow []string
 	control := &cobra.Command{Use: part.Control, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runPart(cmd, part.Control, dataDir(), func(p partContext) error {
-				return part.RunControl(p.ctx, part.ControlConfig{Dir: p.dir, DataURL: dataURL, Version: version, Warning: developmentAuth, Logger: p.logger})
+				networks, err := prefixes("registry-allow", allow)
+				if err != nil {
+					return err
+				}
+				return part.RunControl(p.ctx, part.ControlConfig{Dir: p.dir, DataURL: dataURL, Version: version, Warning: developmentAuth,
+					RegistryAllow: networks, Logger: p.logger})
 			})
 		}}
 	control.Flags().StringVar(&dataURL, "data-url", "", "base URL of the data plane")
+	control.Flags().StringSliceVar(&allow, "registry-allow", nil, "networks that images may be fetched from")
 	gateway := &cobra.Command{Use: part.Gateway, Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runPart(cmd, part.Gateway, dataDir(), func(p partContext) error {
 				return part.RunGateway(p.ctx, p.dir, p.logger)
 			})
 		}}
-	return []*cobra.Command{control, gateway, newNodePart(dataDir, &driver)}
+	return []*cobra.Command{control, gateway, newNodePart(dataDir, &driver), newWorkerCmd()}
 }
 
 func runPart(cmd *cobra.Command, name, dataDir string, run func(partContext) error) error {
@@ -80,4 +88,12 @@ type partContext struct {
 	ctx    context.Context
 	dir    *datadir.Dir
 	logger *slog.Logger
+}
+
+// newWorkerCmd is the process that node starts, confined, to unpack an image.
+func newWorkerCmd() *cobra.Command {
+	return &cobra.Command{Use: "worker", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return ociimage.Worker(cmd.Context(), args[0], cmd.OutOrStdout())
+		}}
 }

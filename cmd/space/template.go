@@ -10,8 +10,8 @@ import (
 )
 
 func newTemplateCmd(cli *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "template", Short: "Look at templates: what sandboxes are made from"}
-	cmd.AddCommand(newTemplateLsCmd(cli), newTemplateShowCmd(cli))
+	cmd := &cobra.Command{Use: "template", Short: "Manage templates: what sandboxes are made from"}
+	cmd.AddCommand(newTemplateLsCmd(cli), newTemplateShowCmd(cli), newTemplateImportCmd(cli), newTemplateRmCmd(cli))
 	return cmd
 }
 

@@ -105,6 +105,9 @@ func (c *Control) accepted(ctx context.Context, id sandbox.OperationID) (Accepte
 	if err != nil {
 		return Accepted{}, storeError(err)
 	}
+	if op.Resource.Type != resourceSandbox {
+		return Accepted{Operation: op}, nil
+	}
 	box, err := c.Store.Sandbox(ctx, sandbox.ID(op.Resource.ID))
 	if err != nil {
 		return Accepted{}, storeError(err)

@@ -45,6 +45,10 @@ type Deps struct {
 	AdminHashFile string
 	// Transcripts keeps what recorded sessions said; nil: sessions cannot be recorded.
 	Transcripts *transcript.Store
+	// Images fetches images; ImportDir is an existing private directory for archives on their way. Without them nothing is
+	// imported.
+	Images    Images
+	ImportDir string
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Limits bounds times and numbers; zero fields get the defaults.
@@ -58,6 +62,7 @@ type Limits struct {
 	CallTimeout       time.Duration // one short call of the gateway or node, default 15 s
 	AckTimeout        time.Duration // telling a guest that a result is recorded, default 5 s
 	DeleteTimeout     time.Duration // one attempt of removing a machine, default 60 s
+	ImportDeadline    time.Duration // a whole import of an image, default 30 min
 	StartPatience     time.Duration // how long the start of a command waits for a restarting gateway, default 20 s
 	AttachTTL         time.Duration // attach tokens, default 1 h
 	AttachWithin      time.Duration // how long a session waits for its first attach before it expires, default 10 min
@@ -75,6 +80,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.CallTimeout, 15*time.Second)
 	set(&l.AckTimeout, 5*time.Second)
 	set(&l.DeleteTimeout, 60*time.Second)
+	set(&l.ImportDeadline, 30*time.Minute)
 	set(&l.StartPatience, 20*time.Second)
 	set(&l.AttachTTL, time.Hour)
 	set(&l.AttachWithin, 10*time.Minute)
@@ -95,6 +101,7 @@ type Control struct {
 	events    *lanes // one per sandbox: process states from the gateway
 	waiting   *notifier
 	slots     *semaphore.Weighted // creates under way
+	imports   *semaphore.Weighted // imports queued or under way
 	node      *link
 	gateway   *link
 	routes    *routes
@@ -113,7 +120,7 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 	deps.Limits = deps.Limits.withDefaults()
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
-		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), node: newLink("node"), gateway: newLink("gateway"),
+		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
 		routes: newRoutes(), holds: newHolds(), recorders: newRecorders()}
 	c.metrics = newMetrics(c)
 	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})
@@ -126,6 +133,9 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 func (c *Control) open(ctx context.Context) error {
 	if err := c.importAdminKey(ctx); err != nil {
 		return err
+	}
+	if err := c.sweepStages(); err != nil {
+		return fmt.Errorf("sweep imports: %w", err)
 	}
 	live, err := c.Store.LiveSandboxes(ctx)
 	if err != nil {

@@ -41,7 +41,7 @@ type Idempotency struct {
 	Fingerprint [32]byte
 }
 
-// Accepted is the answer to a lifecycle call: the operation as it stands and its sandbox.
+// Accepted is the answer to a lifecycle call: the operation as it stands and its sandbox, if it concerns one.
 type Accepted struct {
 	Operation operation.Operation
 	Sandbox   sandbox.Sandbox

@@ -120,7 +120,7 @@ func (w *world) startControl() {
 	c, err := control.New(context.Background(), control.Deps{Store: w.store,
 		Node:    nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, opt),
 		Gateway: gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, opt), GatewayHTTP: gatewayHTTP,
-		Signer: w.signer, Logger: slog.New(slog.DiscardHandler), DataPlaneURL: "http://127.0.0.1:7071", Limits: w.limits})
+		Signer: w.signer, Logger: slog.New(slog.DiscardHandler), DataPlaneURL: "http://127.0.0.1:7071", Images: fakeImages{}, ImportDir: w.dir, Limits: w.limits})
 	if err != nil {
 		w.t.Fatalf("New: %v", err)
 	}

@@ -56,6 +56,10 @@ type Control interface {
 
 	ListTemplates(ctx context.Context) ([]sandbox.Template, error)
 	GetTemplate(ctx context.Context, ref string) (sandbox.Template, error)
+	// ImportTemplate reads an archive to its end before it returns.
+	ImportTemplate(ctx context.Context, call control.Call, spec control.ImportSpec) (control.Accepted, error)
+	// DeleteTemplate takes a name away, or the content when the name was its last one or ref is a digest.
+	DeleteTemplate(ctx context.Context, ref string) error
 	Node(ctx context.Context) (control.NodeInfo, error)
 	// Ready is nil when control can take work: its store, node and gateway answer.
 	Ready(ctx context.Context) error

@@ -91,16 +91,16 @@ func TestWrongMethods(t *testing.T) {
 	t.Parallel()
 	s := httpapitest.Serve(t)
 	for route, allow := range map[string]string{
-		"PUT /v1/sandboxes":                  "GET, HEAD, POST",
-		"DELETE /v1/sandboxes":               "GET, HEAD, POST",
-		"POST /v1/sandboxes/box":             "DELETE, GET, HEAD, PATCH",
-		"POST /v1/templates":                 "GET, HEAD",
-		"DELETE /v1/sandboxes/box/files":     "GET, HEAD, PUT",
-		"POST /healthz":                      "GET, HEAD",
-		"OPTIONS /v1/sandboxes/box/exec":     "POST",
-		"TRACE /v1/operations/op_x/cancel":   "POST",
-		"BREW /v1/sandboxes/box/commands":    "GET, HEAD, POST",
-		"DELETE /v1/templates/mini%3Alatest": "GET, HEAD",
+		"PUT /v1/sandboxes":                "GET, HEAD, POST",
+		"DELETE /v1/sandboxes":             "GET, HEAD, POST",
+		"POST /v1/sandboxes/box":           "DELETE, GET, HEAD, PATCH",
+		"PUT /v1/templates":                "DELETE, GET, HEAD, POST",
+		"DELETE /v1/sandboxes/box/files":   "GET, HEAD, PUT",
+		"POST /healthz":                    "GET, HEAD",
+		"OPTIONS /v1/sandboxes/box/exec":   "POST",
+		"TRACE /v1/operations/op_x/cancel": "POST",
+		"BREW /v1/sandboxes/box/commands":  "GET, HEAD, POST",
+		"PUT /v1/templates/mini%3Alatest":  "DELETE, GET, HEAD",
 	} {
 		method, path := cut(route)
 		a := request(t, s, method, path, "")

@@ -44,7 +44,7 @@ func (s *server) lifecycle(ctx context.Context, what string, wait WaitParams, ac
 	}
 	out := &lifecycleOutput{Status: http.StatusAccepted, ReplayHeader: replayed(acc.Replayed),
 		Location: "/v1/operations/" + string(acc.Operation.ID),
-		Body:     apiv1.Lifecycle{Operation: s.operationWire(acc.Operation, &acc.Sandbox), Sandbox: s.sandboxWire(acc.Sandbox)}}
+		Body:     apiv1.Lifecycle{Operation: s.operationWire(acc.Operation, made{sandbox: &acc.Sandbox}), Sandbox: s.sandboxWire(acc.Sandbox)}}
 	if acc.Operation.State == operation.Succeeded && (asked || acc.Operation.NoChange) {
 		out.Status = http.StatusOK
 	}

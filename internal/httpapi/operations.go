@@ -99,19 +99,35 @@ func (s *server) oneOperation(ctx context.Context, what, id string, do func(sand
 	return &operationOutput{Body: s.operationWire(op, made)}, nil
 }
 
-// madeBy looks up the sandbox of a succeeded operation; nil when it is gone.
-func (s *server) madeBy(ctx context.Context, op operation.Operation) (*sandbox.Sandbox, error) {
-	if op.State != operation.Succeeded || op.Resource.Type != resourceSandbox {
-		return nil, nil
+// made is what an operation has made or changed; nil parts are not its business, or gone.
+type made struct {
+	sandbox  *sandbox.Sandbox
+	template *sandbox.Template
+}
+
+// madeBy looks up what a succeeded operation was about.
+func (s *server) madeBy(ctx context.Context, op operation.Operation) (made, error) {
+	if op.State != operation.Succeeded {
+		return made{}, nil
 	}
-	box, err := s.Control.GetSandbox(ctx, op.Resource.ID)
+	var m made
+	var err error
+	switch op.Resource.Type {
+	case resourceSandbox:
+		var box sandbox.Sandbox
+		if box, err = s.Control.GetSandbox(ctx, op.Resource.ID); err == nil {
+			m.sandbox = &box
+		}
+	case resourceTemplate:
+		var t sandbox.Template
+		if t, err = s.Control.GetTemplate(ctx, op.Resource.ID); err == nil {
+			m.template = &t
+		}
+	}
 	if isNotFound(err) {
-		return nil, nil
+		return made{}, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &box, nil
+	return m, err
 }
 
 type operationListOutput struct{ Body apiv1.List[apiv1.Operation] }

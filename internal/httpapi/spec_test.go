@@ -84,6 +84,7 @@ func TestSpecHasEveryRouteOfTheContract(t *testing.T) {
 		"GET /v1/commands/{id}", "DELETE /v1/commands/{id}", "POST /v1/commands/{id}/attach", "POST /v1/commands/{id}/signal", "POST /v1/commands/{id}/resize",
 		"GET /v1/commands/{id}/transcript", "POST /v1/commands/{id}/stdin",
 		"GET /v1/sandboxes/{id}/files", "PUT /v1/sandboxes/{id}/files", "GET /v1/templates", "GET /v1/templates/{ref}",
+		"POST /v1/templates", "DELETE /v1/templates/{ref}",
 		"GET /v1/node", "GET /healthz", "GET /readyz", "GET /metrics",
 	} {
 		if !have[want] {

@@ -25,6 +25,12 @@ func (s *server) addTemplates() {
 		OperationID: "get-template", Method: http.MethodGet, Path: "/v1/templates/{ref}", Tags: []string{tagTemplates},
 		Summary: "Get a template", Responses: errorResponses(), Metadata: map[string]any{metaRest: true},
 	}, s.getTemplate)
+	huma.Register(s.api, huma.Operation{
+		OperationID: "delete-template", Method: http.MethodDelete, Path: "/v1/templates/{ref}", Tags: []string{tagTemplates},
+		Summary: "Delete a template", DefaultStatus: http.StatusNoContent, Responses: errorResponses(), Metadata: map[string]any{metaRest: true},
+		Description: "A name is taken away; the content goes with its last name, or when it is named by its digest, unless a live sandbox was made from it.",
+	}, s.deleteTemplate)
+	s.addImport()
 }
 
 type templatePath struct {
@@ -39,6 +45,13 @@ func (s *server) getTemplate(ctx context.Context, in *templatePath) (*templateOu
 		return nil, s.refused(ctx, "get template", err)
 	}
 	return &templateOutput{Body: templateWire(t, nameIn(t, in.Ref))}, nil
+}
+
+func (s *server) deleteTemplate(ctx context.Context, in *templatePath) (*struct{}, error) {
+	if err := s.Control.DeleteTemplate(ctx, in.Ref); err != nil {
+		return nil, s.refused(ctx, "delete template", err)
+	}
+	return &struct{}{}, nil
 }
 
 // nameIn is the name by which a template was asked for; asked by digest, its first one.

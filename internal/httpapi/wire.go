@@ -55,8 +55,8 @@ func (s *server) sandboxWire(b sandbox.Sandbox) apiv1.Sandbox {
 	}
 }
 
-// operationWire shows o; made is what a succeeded operation worked on, nil when it is gone.
-func (s *server) operationWire(o operation.Operation, made *sandbox.Sandbox) apiv1.Operation {
+// operationWire shows o; m is what a succeeded operation worked on.
+func (s *server) operationWire(o operation.Operation, m made) apiv1.Operation {
 	out := apiv1.Operation{
 		ID: string(o.ID), Kind: o.Kind, Resource: apiv1.Resource{Type: o.Resource.Type, ID: o.Resource.ID},
 		State: string(o.State), NoChange: o.NoChange, Attempt: o.Attempt,
@@ -70,9 +70,13 @@ func (s *server) operationWire(o operation.Operation, made *sandbox.Sandbox) api
 	}
 	if o.State == operation.Succeeded {
 		out.Result = &apiv1.OperationResult{}
-		if made != nil {
-			wire := s.sandboxWire(*made)
+		if m.sandbox != nil {
+			wire := s.sandboxWire(*m.sandbox)
 			out.Result.Sandbox = &wire
+		}
+		if m.template != nil {
+			wire := templateWire(*m.template, nameIn(*m.template, ""))
+			out.Result.Template = &wire
 		}
 	}
 	return out

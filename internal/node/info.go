@@ -7,7 +7,6 @@ import (
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
 )
@@ -64,9 +63,7 @@ func (s service) ListTemplates(context.Context, *connect.Request[nodev1.ListTemp
 	}
 	res := &nodev1.ListTemplatesResponse{}
 	for _, t := range all {
-		res.Templates = append(res.Templates, &nodev1.Template{Digest: t.Digest, Names: t.Names, SizeBytes: uint64(t.SizeBytes),
-			Env: t.Env, User: t.User, Workdir: t.Workdir, Entrypoint: t.Entrypoint,
-			CreatedAt: timestamppb.New(t.CreatedAt), MinDiskMib: uint32(t.MinDiskMiB)})
+		res.Templates = append(res.Templates, templateProto(t))
 	}
 	return connect.NewResponse(res), nil
 }

@@ -46,8 +46,10 @@ type Deps struct {
 	// DefaultDriver is used when a request names none; it must be one of Backends.
 	DefaultDriver string
 	Probes        map[string]vmm.Probe // by driver name
-	Logger        *slog.Logger
-	BootID        string // of this host boot
+	// Worker unpacks images; nil: none can be imported.
+	Worker Worker
+	Logger *slog.Logger
+	BootID string // of this host boot
 }
 
 // Node serves one machine. Safe for concurrent use.
@@ -58,6 +60,8 @@ type Node struct {
 	hub      *hub
 	metrics  *metrics
 	instance string
+
+	templates chan struct{} // of capacity 1: full while templates are imported or deleted
 
 	mu       sync.Mutex // guards machines
 	machines map[sandbox.ID]*entry
@@ -79,12 +83,15 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n := &Node{
 		deps: deps, records: records, hub: newHub(), instance: string(sandbox.NewID()),
-		uids:     newUIDRange(deps.Dir.Installation.UIDBase, deps.Dir.Installation.UIDCount),
-		machines: map[sandbox.ID]*entry{}, life: life, cancel: cancel,
+		uids:      newUIDRange(deps.Dir.Installation.UIDBase, deps.Dir.Installation.UIDCount),
+		templates: make(chan struct{}, 1), machines: map[sandbox.ID]*entry{}, life: life, cancel: cancel,
 	}
 	n.metrics = newMetrics(n)
 	if err := os.MkdirAll(n.deps.Dir.RunDir()+"/vm", 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("run directory: %w", err), n.Close())
+	}
+	if err := n.sweepImports(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
 	}
 	if err := n.recover(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())

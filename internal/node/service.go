@@ -42,13 +42,11 @@ func (s service) EnsureMachine(ctx context.Context, req *connect.Request[nodev1.
 	if err != nil {
 		return nil, err
 	}
-	res := &nodev1.EnsureMachineResponse{Machine: machine}
 	for _, st := range stages {
 		s.n.metrics.steps.WithLabelValues(st.name).Observe(st.took.Seconds())
-		res.Stages = append(res.Stages, &nodev1.Stage{Name: st.name, Ms: float64(st.took.Microseconds()) / 1000})
 	}
 	s.n.deps.Logger.InfoContext(ctx, "a machine runs", "sandbox_id", spec.id, "generation", spec.generation)
-	return connect.NewResponse(res), nil
+	return connect.NewResponse(&nodev1.EnsureMachineResponse{Machine: machine, Stages: stagesProto(stages)}), nil
 }
 
 func (s service) DeleteMachine(ctx context.Context, req *connect.Request[nodev1.DeleteMachineRequest]) (*connect.Response[nodev1.DeleteMachineResponse], error) {

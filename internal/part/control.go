@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
@@ -16,6 +17,7 @@ import (
 	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/httpapi"
+	"github.com/space-sandbox/space/internal/registry"
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store/sqlite"
@@ -29,7 +31,9 @@ type ControlConfig struct {
 	DataURL string // base URL of the data plane
 	Version string
 	Warning string // about authentication; shown by /v1/node
-	Logger  *slog.Logger
+	// RegistryAllow lists private or local addresses that images may be fetched from.
+	RegistryAllow []netip.Prefix
+	Logger        *slog.Logger
 }
 
 // maxAnswerBytes bounds one message of node or the gateway; the largest lists every machine with its last words.
@@ -65,11 +69,14 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 		return ownFile(dir, err)
 	}
 	defer func() { err = errors.Join(err, transcripts.Close()) }()
+	images := registry.New(registry.Config{Allow: cfg.RegistryAllow})
+	defer images.Close()
 	c, err := control.New(ctx, control.Deps{
 		Store: store, Signer: signer, Logger: cfg.Logger, DataPlaneURL: cfg.DataURL, AdminHashFile: dir.AdminHashFile(),
 		Node:        nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, mapped),
 		Gateway:     gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, mapped),
 		GatewayHTTP: gatewayHTTP, NodeHTTP: nodeHTTP, Transcripts: transcripts,
+		Images: images, ImportDir: dir.ControlDir(),
 	})
 	if err != nil {
 		return err

@@ -41,9 +41,8 @@ const (
 )
 
 var (
-	templateName = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?)?:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-	userName     = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
-	envName      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+	userName = regexp.MustCompile(`^(?:[A-Za-z_][A-Za-z0-9_.-]{0,63}|[0-9]{1,10})$`)
+	envName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
 )
 
 // parseDigest returns the hex part of a digest, which is safe as a file name.
@@ -85,7 +84,7 @@ func (m Manifest) Validate() error {
 		return fmt.Errorf("more than %d names", maxNames)
 	}
 	for _, name := range m.Names {
-		if !templateName.MatchString(name) {
+		if parsed, err := sandbox.ParseTemplateName(name); err != nil || parsed != name {
 			return fmt.Errorf("%q is not a template name with a tag", name)
 		}
 	}

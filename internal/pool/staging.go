@@ -116,3 +116,28 @@ func (s *Stage) writeManifest(m Manifest) (err error) {
 	}
 	return s.pool.syncDir(s.name)
 }
+
+// CreateArchive makes an empty file of the stage for what a template is to be made of, 0600, for reading and writing.
+func (s *Stage) CreateArchive() (*os.File, error) {
+	f, err := s.pool.root.OpenFile(path.Join(s.name, "archive"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fullError(fmt.Errorf("stage: %w", err))
+	}
+	return f, nil
+}
+
+// MakeTree makes an empty directory of the stage, 0700, that belongs to uid and gid, and opens it.
+func (s *Stage) MakeTree(uid, gid uint32) (*os.File, error) {
+	name := path.Join(s.name, "tree")
+	if err := s.pool.root.Mkdir(name, 0o700); err != nil {
+		return nil, fullError(fmt.Errorf("stage: %w", err))
+	}
+	f, err := s.pool.root.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("stage: %w", err)
+	}
+	if err := f.Chown(int(uid), int(gid)); err != nil {
+		return nil, errors.Join(fmt.Errorf("stage: %w", err), f.Close())
+	}
+	return f, nil
+}

@@ -20,6 +20,9 @@ const (
 	CodeNotFound            Code = "not_found"
 	CodeMethodNotAllowed    Code = "method_not_allowed"
 	CodeTemplateNotFound    Code = "template_not_found"
+	CodeTemplateInUse       Code = "template_in_use"
+	CodeImageInvalid        Code = "image_invalid"
+	CodeRegistry            Code = "registry_failed"
 	CodeNameTaken           Code = "name_taken"
 	CodeIdempotencyConflict Code = "idempotency_conflict"
 	CodeInvalidState        Code = "invalid_state"
@@ -60,6 +63,7 @@ func Codes() []CodeInfo {
 		{CodeInvalidArgument, 400, false, "a field or parameter has a value that is not allowed", "correct the fields; /docs has their types and bounds"},
 		{CodeUnknownField, 400, false, "the body has a field this version does not know; nothing is ignored silently", "leave them out; /docs has what this version knows"},
 		{CodeMalformedBody, 400, false, "the body is not valid JSON or not valid UTF-8", "send one JSON object in UTF-8"},
+		{CodeImageInvalid, 400, false, "the image or archive is damaged, over a limit, not for this machine, or holds what is refused", "mend the image, or use another one"},
 		{CodeUnauthenticated, 401, false, "the key or token is missing, unknown or expired", "send a valid key or token"},
 		{CodeForbidden, 403, false, "the key or token does not allow this", "use a key or token that allows it"},
 		{CodePermissionDenied, 403, false, "the guest's user may not do this to that file", "use another user or path"},
@@ -67,6 +71,7 @@ func Codes() []CodeInfo {
 		{CodeTemplateNotFound, 404, false, "no template has this name or digest", "GET /v1/templates lists them"},
 		{CodeMethodNotAllowed, 405, false, "the route exists, the method does not", "see /docs"},
 		{CodeNameTaken, 409, false, "a live sandbox has this name", "choose another name, or delete that sandbox"},
+		{CodeTemplateInUse, 409, false, "a live sandbox was made from this template", "delete the sandboxes made from it first"},
 		{CodeIdempotencyConflict, 409, false, "the Idempotency-Key was used with another body", "use a new key for a new request"},
 		{CodeInvalidState, 409, false, "the verb is not legal in this state; the remedy names one that helps", "look at its state, and change that first"},
 		{CodeSandboxBusy, 409, true, "a transition is under way and if_busy=fail was asked", "try again when the transition has ended"},
@@ -81,6 +86,7 @@ func Codes() []CodeInfo {
 		{CodeCapacity, 429, true, "the host has no room for it now; nothing happened", "try again later, or delete what is not needed"},
 		{CodeInternal, 500, false, "a fault of ours; the log has the details", "see the log of the SPACE processes"},
 		{CodeGuestFault, 502, false, "the guest's agent answered something that makes no sense", "try again; if it stays, delete the sandbox"},
+		{CodeRegistry, 502, true, "the registry could not be reached, refused, or does not have the image", "check the image's name, and that the registry can be reached from this host"},
 		{CodeVMMFailed, 502, false, "the virtual machine monitor could not be started or ended too early", "try again; the log of the node has the details"},
 		{CodeDriverUnavailable, 503, false, "the driver does not work on this host", "space doctor says what is missing"},
 		{CodeHostSetup, 503, false, "the host lacks something that space setup provides", "run space doctor, then space setup"},

@@ -85,6 +85,23 @@ func ParseName(s string) (string, error) {
 	return s, nil
 }
 
+var templateName = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?)?:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+
+// ParseTemplateName checks the name of a template, [namespace/]name[:tag], and returns it with its tag (latest when
+// there is none). What could be taken for a digest is no name.
+func ParseTemplateName(s string) (string, error) {
+	full := s
+	if !strings.Contains(s[strings.LastIndexByte(s, '/')+1:], ":") {
+		full += ":latest"
+	}
+	if !templateName.MatchString(full) || strings.HasPrefix(full, "sha256:") {
+		return "", &Error{Code: CodeInvalidArgument, Message: "this is not a name for a template", Cause: fmt.Sprintf("%.300q", s),
+			Remedy: "use name, name:tag or namespace/name:tag, in lower case",
+			Fields: []FieldError{{Field: "name", Message: "must be [namespace/]name[:tag]"}}}
+	}
+	return full, nil
+}
+
 func isIDText(s string) bool {
 	if len(s) != idLength {
 		return false

@@ -111,7 +111,7 @@ func (b *Builder) image(ctx context.Context, r Recipe, root string, st *pool.Sta
 		return pool.Manifest{}, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := makeExt4(ctx, root, r.journal, f); err != nil {
+	if err := MakeExt4(ctx, root, imageID, r.journal, f); err != nil {
 		return pool.Manifest{}, err
 	}
 	info, err := f.Stat()

@@ -20,8 +20,8 @@ const (
 	mib       = 1 << 20
 	blockSize = 4096
 	inodeSize = 256
-	// imageID is the UUID and hash seed of every image: images of the same content differ only in the times of its
-	// files, and no two are ever mounted on one kernel.
+	// imageID is the UUID of every image built here and the hash seed of all: images of the same content differ only in
+	// the times of their files, and no two are ever mounted on one kernel.
 	imageID = "5bace000-0000-4000-8000-000000000001"
 	// inodesPerGroup is one for each 16 KiB; the groups that growing adds get as many as the first ones.
 	inodesPerGroup = 8192
@@ -68,22 +68,34 @@ func imageBytes(c content, journalMiB int) int64 {
 	return (size + mib - 1) / mib * mib
 }
 
+// journalFor is small for small content: a journal may take half of a file system at most.
+func journalFor(c content) int {
+	if c.bytes < 256*mib {
+		return 4
+	}
+	return 32
+}
+
 func inodeCount(c content, size int64) int64 {
 	groups := (size + groupBytes - 1) / groupBytes
 	return max(c.inodes+c.inodes/8+1024, groups*inodesPerGroup)
 }
 
-// makeExt4 writes an ext4 image of the tree at root into f, which is empty. Zeroed parts stay holes. Inode tables count
-// as initialised (the file is zeros), so no guest spends time or disk on it.
-func makeExt4(ctx context.Context, root string, journalMiB int, f *os.File) error {
+// MakeExt4 writes an ext4 image of the tree at root, with the file system's UUID id, into f, which is empty. Zeroed parts
+// stay holes. Inode tables count as initialised (the file is zeros), so no guest spends time or disk on it. Nothing is
+// mounted, and no rights are needed but those to read the tree and to open f again. A journal of 0 MiB is one that fits.
+func MakeExt4(ctx context.Context, root, id string, journalMiB int, f *os.File) error {
 	c, err := measure(root)
 	if err != nil {
 		return err
 	}
+	if journalMiB == 0 {
+		journalMiB = journalFor(c)
+	}
 	size := imageBytes(c, journalMiB)
 	// The estimate leaves out directory indexes and fragmentation; a full image is made again a little larger.
 	for range 4 {
-		err = runMke2fs(ctx, root, journalMiB, c, size, f)
+		err = runMke2fs(ctx, root, id, journalMiB, c, size, f)
 		if err == nil {
 			return punchZeros(ctx, f, size)
 		}
@@ -95,7 +107,7 @@ func makeExt4(ctx context.Context, root string, journalMiB int, f *os.File) erro
 	return err
 }
 
-func runMke2fs(ctx context.Context, root string, journalMiB int, c content, size int64, f *os.File) error {
+func runMke2fs(ctx context.Context, root, id string, journalMiB int, c content, size int64, f *os.File) error {
 	if err := f.Truncate(0); err != nil {
 		return fmt.Errorf("make image: %w", err)
 	}
@@ -103,7 +115,7 @@ func runMke2fs(ctx context.Context, root string, journalMiB int, c content, size
 		return fmt.Errorf("make image: %w", err)
 	}
 	args := []string{"-q", "-F", "-t", "ext4", "-O", features, "-b", strconv.Itoa(blockSize), "-I", strconv.Itoa(inodeSize),
-		"-N", strconv.FormatInt(inodeCount(c, size), 10), "-m", "0", "-e", "remount-ro", "-U", imageID,
+		"-N", strconv.FormatInt(inodeCount(c, size), 10), "-m", "0", "-e", "remount-ro", "-U", id,
 		"-E", "root_owner=0:0,hash_seed=" + imageID + ",resize=" + strconv.Itoa(growBlocks) + ",lazy_itable_init=0,lazy_journal_init=0,nodiscard",
 		"-J", "size=" + strconv.Itoa(journalMiB), "-d", root, "/dev/fd/3", strconv.FormatInt(size/blockSize, 10)}
 	cmd := exec.CommandContext(ctx, hostprog.Path("mke2fs"), args...)

@@ -101,7 +101,7 @@ func TestImageIsSoundSparseAndRepeatable(t *testing.T) {
 	var digests []string
 	for range 2 {
 		f := newImage(t)
-		if err := makeExt4(t.Context(), dir, 4, f); err != nil {
+		if err := MakeExt4(t.Context(), dir, imageID, 4, f); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := exec.CommandContext(t.Context(), "e2fsck", "-fn", f.Name()).CombinedOutput(); err != nil {
@@ -136,7 +136,7 @@ func unread(t *testing.T, dir string) {
 	}
 }
 
-// What makes makeExt4 try again: the words of mke2fs for an image that is too small.
+// What makes MakeExt4 try again: the words of mke2fs for an image that is too small.
 func TestTooSmallImageIsRecognised(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -147,11 +147,11 @@ func TestTooSmallImageIsRecognised(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = runMke2fs(t.Context(), dir, 4, c, 12*mib, newImage(t))
+	err = runMke2fs(t.Context(), dir, imageID, 4, c, 12*mib, newImage(t))
 	if child, ok := errors.AsType[*childError](err); !ok || !child.outOfSpace() {
 		t.Errorf("error %v", err)
 	}
-	if err := makeExt4(t.Context(), dir, 4, newImage(t)); err != nil {
+	if err := MakeExt4(t.Context(), dir, imageID, 4, newImage(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -172,7 +172,7 @@ func TestFullHostEndsTheImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := makeExt4(t.Context(), tree(t), 4, f); err == nil {
+	if err := MakeExt4(t.Context(), tree(t), imageID, 4, f); err == nil {
 		t.Error("an image was made on a full disk")
 	}
 }

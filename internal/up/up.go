@@ -23,14 +23,16 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
-// Config is what Run needs. All fields are required.
+// Config is what Run needs. All fields but RegistryAllow are required.
 type Config struct {
 	Dir        *datadir.Dir
 	Listen     string // address of API v1
 	DataListen string // address of the data plane
 	Driver     string // auto, qemu, fake
-	Executable string // the space binary that the parts run
-	Logger     *slog.Logger
+	// RegistryAllow lists private or local addresses that images may be fetched from.
+	RegistryAllow []netip.Prefix
+	Executable    string // the space binary that the parts run
+	Logger        *slog.Logger
 	// Ready is called once, when the API first answers /readyz, with the addresses really listened on.
 	Ready func(control, data string)
 }
@@ -96,10 +98,14 @@ func parts(cfg Config, s *sockets, life *os.File, dataAddr string) []*process {
 			files: append([]*os.File{life}, files...),
 			args:  append([]string{name, "--data-dir", cfg.Dir.Path}, args...)}
 	}
+	control := []string{"--data-url", "http://" + dataAddr}
+	for _, p := range cfg.RegistryAllow {
+		control = append(control, "--registry-allow", p.String())
+	}
 	return []*process{
 		mk(part.Node, 0, 0, []*os.File{s.node.file, s.fd.file}, "--driver", cfg.Driver),
 		mk(part.Gateway, inst.GatewayUID, inst.GatewayGID, []*os.File{s.gateway.file, s.dataTCP.file}),
-		mk(part.Control, inst.ControlUID, inst.ControlGID, []*os.File{s.controlTCP.file}, "--data-url", "http://"+dataAddr),
+		mk(part.Control, inst.ControlUID, inst.ControlGID, []*os.File{s.controlTCP.file}, control...),
 	}
 }
 

@@ -96,10 +96,11 @@ func (i *installation) remove() {
 }
 
 // start runs space up and waits until it says that it is ready.
-func (i *installation) start() {
+func (i *installation) start(flags ...string) {
 	i.t.Helper()
 	i.log = &logBuffer{}
-	i.up = exec.Command(filepath.Join(i.bin, "space"), "up", "--data-dir", i.dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0")
+	args := []string{"up", "--data-dir", i.dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0"}
+	i.up = exec.Command(filepath.Join(i.bin, "space"), append(args, flags...)...)
 	stderr, err := i.up.StderrPipe()
 	if err != nil {
 		i.t.Fatal(err)

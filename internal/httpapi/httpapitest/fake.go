@@ -44,6 +44,7 @@ type Fake struct {
 	cmdOrder   []sandbox.CommandID
 	seen       map[string]seen
 	files      map[string][]byte
+	imported   []sandbox.Template
 	notReady   error
 	dataURL    string
 	dropped    chan struct{} // closed and replaced by DropAttachments
@@ -211,14 +212,20 @@ func idempotencyKey(call control.Call) string {
 	return call.Principal.KeyID + "\x00" + call.Idempotency.Scope + "\x00" + call.Idempotency.Key
 }
 
-// ListTemplates lists the three templates; mini has two tags.
+// ListTemplates lists the three templates and those imported; mini has two tags.
 func (f *Fake) ListTemplates(context.Context) ([]sandbox.Template, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append(f.builtIn(), f.imported...), nil
+}
+
+func (f *Fake) builtIn() []sandbox.Template {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	return []sandbox.Template{
 		{Digest: digest(Template), Names: []string{"mini:latest", "mini:v1"}, SizeBytes: 80 << 20, MinDiskMiB: 128, User: "user", Workdir: "/home/user", CreatedAt: at},
 		{Digest: digest(TemplateSlow), Names: []string{"slow:latest"}, SizeBytes: 1 << 20, CreatedAt: at.Add(time.Hour)},
 		{Digest: digest(TemplateBroken), Names: []string{"ns/broken:latest"}, SizeBytes: 1 << 20, CreatedAt: at.Add(2 * time.Hour)},
-	}, nil
+	}
 }
 
 // GetTemplate finds by name, name:tag or digest.

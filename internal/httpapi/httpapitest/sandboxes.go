@@ -78,6 +78,10 @@ func (f *Fake) end(op *operation.Operation, failure *sandbox.Error) {
 	step.State, step.EndedAt = op.State, now
 	op.Steps = []operation.Step{step} // a new list: copies of the operation have the old one
 	box := f.sandboxes[sandbox.ID(op.Resource.ID)]
+	if box == nil { // of an import
+		f.notify()
+		return
+	}
 	box.OperationID = ""
 	switch {
 	case failure != nil:
@@ -106,7 +110,11 @@ func (f *Fake) acceptedBefore(id string) control.Accepted {
 	if !ok {
 		return control.Accepted{}
 	}
-	return control.Accepted{Operation: *op, Sandbox: f.sandboxes[sandbox.ID(op.Resource.ID)].Clone(), Replayed: true}
+	acc := control.Accepted{Operation: *op, Replayed: true}
+	if box := f.sandboxes[sandbox.ID(op.Resource.ID)]; box != nil {
+		acc.Sandbox = box.Clone()
+	}
+	return acc
 }
 
 // find returns a live sandbox, nil when there is none.

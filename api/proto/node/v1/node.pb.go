@@ -558,6 +558,275 @@ func (x *Template) GetMinDiskMib() uint32 {
 	return 0
 }
 
+type ImportTemplateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*ImportTemplateRequest_Start
+	//	*ImportTemplateRequest_Data
+	Part          isImportTemplateRequest_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportTemplateRequest) Reset() {
+	*x = ImportTemplateRequest{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportTemplateRequest) ProtoMessage() {}
+
+func (x *ImportTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportTemplateRequest.ProtoReflect.Descriptor instead.
+func (*ImportTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ImportTemplateRequest) GetPart() isImportTemplateRequest_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *ImportTemplateRequest) GetStart() *ImportStart {
+	if x != nil {
+		if x, ok := x.Part.(*ImportTemplateRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *ImportTemplateRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*ImportTemplateRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+type isImportTemplateRequest_Part interface {
+	isImportTemplateRequest_Part()
+}
+
+type ImportTemplateRequest_Start struct {
+	Start *ImportStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type ImportTemplateRequest_Data struct {
+	// At most 32 KiB.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+func (*ImportTemplateRequest_Start) isImportTemplateRequest_Part() {}
+
+func (*ImportTemplateRequest_Data) isImportTemplateRequest_Part() {}
+
+type ImportStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// With its tag: "base:latest".
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportStart) Reset() {
+	*x = ImportStart{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportStart) ProtoMessage() {}
+
+func (x *ImportStart) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportStart.ProtoReflect.Descriptor instead.
+func (*ImportStart) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ImportStart) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ImportTemplateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Template      *Template              `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
+	Stages        []*Stage               `protobuf:"bytes,2,rep,name=stages,proto3" json:"stages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportTemplateResponse) Reset() {
+	*x = ImportTemplateResponse{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportTemplateResponse) ProtoMessage() {}
+
+func (x *ImportTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportTemplateResponse.ProtoReflect.Descriptor instead.
+func (*ImportTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ImportTemplateResponse) GetTemplate() *Template {
+	if x != nil {
+		return x.Template
+	}
+	return nil
+}
+
+func (x *ImportTemplateResponse) GetStages() []*Stage {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+type DeleteTemplateRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Empty: all names, and the content.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTemplateRequest) Reset() {
+	*x = DeleteTemplateRequest{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTemplateRequest) ProtoMessage() {}
+
+func (x *DeleteTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTemplateRequest.ProtoReflect.Descriptor instead.
+func (*DeleteTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DeleteTemplateRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *DeleteTemplateRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type DeleteTemplateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteTemplateResponse) Reset() {
+	*x = DeleteTemplateResponse{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteTemplateResponse) ProtoMessage() {}
+
+func (x *DeleteTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteTemplateResponse.ProtoReflect.Descriptor instead.
+func (*DeleteTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
 type EnsureMachineRequest struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId      string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -576,7 +845,7 @@ type EnsureMachineRequest struct {
 
 func (x *EnsureMachineRequest) Reset() {
 	*x = EnsureMachineRequest{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[7]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +857,7 @@ func (x *EnsureMachineRequest) String() string {
 func (*EnsureMachineRequest) ProtoMessage() {}
 
 func (x *EnsureMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[7]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +870,7 @@ func (x *EnsureMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMachineRequest.ProtoReflect.Descriptor instead.
 func (*EnsureMachineRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EnsureMachineRequest) GetSandboxId() string {
@@ -670,7 +939,7 @@ type EnsureMachineResponse struct {
 
 func (x *EnsureMachineResponse) Reset() {
 	*x = EnsureMachineResponse{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[8]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +951,7 @@ func (x *EnsureMachineResponse) String() string {
 func (*EnsureMachineResponse) ProtoMessage() {}
 
 func (x *EnsureMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[8]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +964,7 @@ func (x *EnsureMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnsureMachineResponse.ProtoReflect.Descriptor instead.
 func (*EnsureMachineResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EnsureMachineResponse) GetMachine() *Machine {
@@ -722,7 +991,7 @@ type Stage struct {
 
 func (x *Stage) Reset() {
 	*x = Stage{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[9]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +1003,7 @@ func (x *Stage) String() string {
 func (*Stage) ProtoMessage() {}
 
 func (x *Stage) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[9]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +1016,7 @@ func (x *Stage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stage.ProtoReflect.Descriptor instead.
 func (*Stage) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Stage) GetName() string {
@@ -781,7 +1050,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[10]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +1062,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[10]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +1075,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Machine) GetSandboxId() string {
@@ -867,7 +1136,7 @@ type DeleteMachineRequest struct {
 
 func (x *DeleteMachineRequest) Reset() {
 	*x = DeleteMachineRequest{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[11]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +1148,7 @@ func (x *DeleteMachineRequest) String() string {
 func (*DeleteMachineRequest) ProtoMessage() {}
 
 func (x *DeleteMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[11]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +1161,7 @@ func (x *DeleteMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMachineRequest.ProtoReflect.Descriptor instead.
 func (*DeleteMachineRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteMachineRequest) GetSandboxId() string {
@@ -910,7 +1179,7 @@ type DeleteMachineResponse struct {
 
 func (x *DeleteMachineResponse) Reset() {
 	*x = DeleteMachineResponse{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[12]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -922,7 +1191,7 @@ func (x *DeleteMachineResponse) String() string {
 func (*DeleteMachineResponse) ProtoMessage() {}
 
 func (x *DeleteMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[12]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -935,7 +1204,7 @@ func (x *DeleteMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMachineResponse.ProtoReflect.Descriptor instead.
 func (*DeleteMachineResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 type ListMachinesRequest struct {
@@ -946,7 +1215,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[13]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -958,7 +1227,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[13]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -971,7 +1240,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 type ListMachinesResponse struct {
@@ -983,7 +1252,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[14]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1264,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[14]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1277,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*Machine {
@@ -1026,7 +1295,7 @@ type WatchMachinesRequest struct {
 
 func (x *WatchMachinesRequest) Reset() {
 	*x = WatchMachinesRequest{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[15]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1307,7 @@ func (x *WatchMachinesRequest) String() string {
 func (*WatchMachinesRequest) ProtoMessage() {}
 
 func (x *WatchMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[15]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1320,7 @@ func (x *WatchMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMachinesRequest.ProtoReflect.Descriptor instead.
 func (*WatchMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 type WatchMachinesResponse struct {
@@ -1068,7 +1337,7 @@ type WatchMachinesResponse struct {
 
 func (x *WatchMachinesResponse) Reset() {
 	*x = WatchMachinesResponse{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1349,7 @@ func (x *WatchMachinesResponse) String() string {
 func (*WatchMachinesResponse) ProtoMessage() {}
 
 func (x *WatchMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1362,7 @@ func (x *WatchMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMachinesResponse.ProtoReflect.Descriptor instead.
 func (*WatchMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchMachinesResponse) GetEvent() isWatchMachinesResponse_Event {
@@ -1203,7 +1472,20 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"minDiskMib\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x87\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"i\n" +
+	"\x15ImportTemplateRequest\x122\n" +
+	"\x05start\x18\x01 \x01(\v2\x1a.space.node.v1.ImportStartH\x00R\x05start\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04dataB\x06\n" +
+	"\x04part\"!\n" +
+	"\vImportStart\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"{\n" +
+	"\x16ImportTemplateResponse\x123\n" +
+	"\btemplate\x18\x01 \x01(\v2\x17.space.node.v1.TemplateR\btemplate\x12,\n" +
+	"\x06stages\x18\x02 \x03(\v2\x14.space.node.v1.StageR\x06stages\"C\n" +
+	"\x15DeleteTemplateRequest\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x18\n" +
+	"\x16DeleteTemplateResponse\"\x87\x02\n" +
 	"\x14EnsureMachineRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1e\n" +
@@ -1251,10 +1533,12 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"\fMachineState\x12\x1d\n" +
 	"\x19MACHINE_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15MACHINE_STATE_RUNNING\x10\x01\x12\x18\n" +
-	"\x14MACHINE_STATE_EXITED\x10\x022\xa2\x04\n" +
+	"\x14MACHINE_STATE_EXITED\x10\x022\xe2\x05\n" +
 	"\vNodeService\x12H\n" +
 	"\aGetNode\x12\x1d.space.node.v1.GetNodeRequest\x1a\x1e.space.node.v1.GetNodeResponse\x12Z\n" +
-	"\rListTemplates\x12#.space.node.v1.ListTemplatesRequest\x1a$.space.node.v1.ListTemplatesResponse\x12Z\n" +
+	"\rListTemplates\x12#.space.node.v1.ListTemplatesRequest\x1a$.space.node.v1.ListTemplatesResponse\x12_\n" +
+	"\x0eImportTemplate\x12$.space.node.v1.ImportTemplateRequest\x1a%.space.node.v1.ImportTemplateResponse(\x01\x12]\n" +
+	"\x0eDeleteTemplate\x12$.space.node.v1.DeleteTemplateRequest\x1a%.space.node.v1.DeleteTemplateResponse\x12Z\n" +
 	"\rEnsureMachine\x12#.space.node.v1.EnsureMachineRequest\x1a$.space.node.v1.EnsureMachineResponse\x12Z\n" +
 	"\rDeleteMachine\x12#.space.node.v1.DeleteMachineRequest\x1a$.space.node.v1.DeleteMachineResponse\x12W\n" +
 	"\fListMachines\x12\".space.node.v1.ListMachinesRequest\x1a#.space.node.v1.ListMachinesResponse\x12\\\n" +
@@ -1273,57 +1557,69 @@ func file_api_proto_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_api_proto_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_proto_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_api_proto_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_api_proto_node_v1_node_proto_goTypes = []any{
-	(MachineState)(0),             // 0: space.node.v1.MachineState
-	(*GetNodeRequest)(nil),        // 1: space.node.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),       // 2: space.node.v1.GetNodeResponse
-	(*Driver)(nil),                // 3: space.node.v1.Driver
-	(*Pool)(nil),                  // 4: space.node.v1.Pool
-	(*ListTemplatesRequest)(nil),  // 5: space.node.v1.ListTemplatesRequest
-	(*ListTemplatesResponse)(nil), // 6: space.node.v1.ListTemplatesResponse
-	(*Template)(nil),              // 7: space.node.v1.Template
-	(*EnsureMachineRequest)(nil),  // 8: space.node.v1.EnsureMachineRequest
-	(*EnsureMachineResponse)(nil), // 9: space.node.v1.EnsureMachineResponse
-	(*Stage)(nil),                 // 10: space.node.v1.Stage
-	(*Machine)(nil),               // 11: space.node.v1.Machine
-	(*DeleteMachineRequest)(nil),  // 12: space.node.v1.DeleteMachineRequest
-	(*DeleteMachineResponse)(nil), // 13: space.node.v1.DeleteMachineResponse
-	(*ListMachinesRequest)(nil),   // 14: space.node.v1.ListMachinesRequest
-	(*ListMachinesResponse)(nil),  // 15: space.node.v1.ListMachinesResponse
-	(*WatchMachinesRequest)(nil),  // 16: space.node.v1.WatchMachinesRequest
-	(*WatchMachinesResponse)(nil), // 17: space.node.v1.WatchMachinesResponse
-	nil,                           // 18: space.node.v1.Template.EnvEntry
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(MachineState)(0),              // 0: space.node.v1.MachineState
+	(*GetNodeRequest)(nil),         // 1: space.node.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),        // 2: space.node.v1.GetNodeResponse
+	(*Driver)(nil),                 // 3: space.node.v1.Driver
+	(*Pool)(nil),                   // 4: space.node.v1.Pool
+	(*ListTemplatesRequest)(nil),   // 5: space.node.v1.ListTemplatesRequest
+	(*ListTemplatesResponse)(nil),  // 6: space.node.v1.ListTemplatesResponse
+	(*Template)(nil),               // 7: space.node.v1.Template
+	(*ImportTemplateRequest)(nil),  // 8: space.node.v1.ImportTemplateRequest
+	(*ImportStart)(nil),            // 9: space.node.v1.ImportStart
+	(*ImportTemplateResponse)(nil), // 10: space.node.v1.ImportTemplateResponse
+	(*DeleteTemplateRequest)(nil),  // 11: space.node.v1.DeleteTemplateRequest
+	(*DeleteTemplateResponse)(nil), // 12: space.node.v1.DeleteTemplateResponse
+	(*EnsureMachineRequest)(nil),   // 13: space.node.v1.EnsureMachineRequest
+	(*EnsureMachineResponse)(nil),  // 14: space.node.v1.EnsureMachineResponse
+	(*Stage)(nil),                  // 15: space.node.v1.Stage
+	(*Machine)(nil),                // 16: space.node.v1.Machine
+	(*DeleteMachineRequest)(nil),   // 17: space.node.v1.DeleteMachineRequest
+	(*DeleteMachineResponse)(nil),  // 18: space.node.v1.DeleteMachineResponse
+	(*ListMachinesRequest)(nil),    // 19: space.node.v1.ListMachinesRequest
+	(*ListMachinesResponse)(nil),   // 20: space.node.v1.ListMachinesResponse
+	(*WatchMachinesRequest)(nil),   // 21: space.node.v1.WatchMachinesRequest
+	(*WatchMachinesResponse)(nil),  // 22: space.node.v1.WatchMachinesResponse
+	nil,                            // 23: space.node.v1.Template.EnvEntry
+	(*timestamppb.Timestamp)(nil),  // 24: google.protobuf.Timestamp
 }
 var file_api_proto_node_v1_node_proto_depIdxs = []int32{
 	3,  // 0: space.node.v1.GetNodeResponse.drivers:type_name -> space.node.v1.Driver
 	4,  // 1: space.node.v1.GetNodeResponse.pool:type_name -> space.node.v1.Pool
 	7,  // 2: space.node.v1.ListTemplatesResponse.templates:type_name -> space.node.v1.Template
-	18, // 3: space.node.v1.Template.env:type_name -> space.node.v1.Template.EnvEntry
-	19, // 4: space.node.v1.Template.created_at:type_name -> google.protobuf.Timestamp
-	11, // 5: space.node.v1.EnsureMachineResponse.machine:type_name -> space.node.v1.Machine
-	10, // 6: space.node.v1.EnsureMachineResponse.stages:type_name -> space.node.v1.Stage
-	0,  // 7: space.node.v1.Machine.state:type_name -> space.node.v1.MachineState
-	11, // 8: space.node.v1.ListMachinesResponse.machines:type_name -> space.node.v1.Machine
-	11, // 9: space.node.v1.WatchMachinesResponse.machine:type_name -> space.node.v1.Machine
-	1,  // 10: space.node.v1.NodeService.GetNode:input_type -> space.node.v1.GetNodeRequest
-	5,  // 11: space.node.v1.NodeService.ListTemplates:input_type -> space.node.v1.ListTemplatesRequest
-	8,  // 12: space.node.v1.NodeService.EnsureMachine:input_type -> space.node.v1.EnsureMachineRequest
-	12, // 13: space.node.v1.NodeService.DeleteMachine:input_type -> space.node.v1.DeleteMachineRequest
-	14, // 14: space.node.v1.NodeService.ListMachines:input_type -> space.node.v1.ListMachinesRequest
-	16, // 15: space.node.v1.NodeService.WatchMachines:input_type -> space.node.v1.WatchMachinesRequest
-	2,  // 16: space.node.v1.NodeService.GetNode:output_type -> space.node.v1.GetNodeResponse
-	6,  // 17: space.node.v1.NodeService.ListTemplates:output_type -> space.node.v1.ListTemplatesResponse
-	9,  // 18: space.node.v1.NodeService.EnsureMachine:output_type -> space.node.v1.EnsureMachineResponse
-	13, // 19: space.node.v1.NodeService.DeleteMachine:output_type -> space.node.v1.DeleteMachineResponse
-	15, // 20: space.node.v1.NodeService.ListMachines:output_type -> space.node.v1.ListMachinesResponse
-	17, // 21: space.node.v1.NodeService.WatchMachines:output_type -> space.node.v1.WatchMachinesResponse
-	16, // [16:22] is the sub-list for method output_type
-	10, // [10:16] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	23, // 3: space.node.v1.Template.env:type_name -> space.node.v1.Template.EnvEntry
+	24, // 4: space.node.v1.Template.created_at:type_name -> google.protobuf.Timestamp
+	9,  // 5: space.node.v1.ImportTemplateRequest.start:type_name -> space.node.v1.ImportStart
+	7,  // 6: space.node.v1.ImportTemplateResponse.template:type_name -> space.node.v1.Template
+	15, // 7: space.node.v1.ImportTemplateResponse.stages:type_name -> space.node.v1.Stage
+	16, // 8: space.node.v1.EnsureMachineResponse.machine:type_name -> space.node.v1.Machine
+	15, // 9: space.node.v1.EnsureMachineResponse.stages:type_name -> space.node.v1.Stage
+	0,  // 10: space.node.v1.Machine.state:type_name -> space.node.v1.MachineState
+	16, // 11: space.node.v1.ListMachinesResponse.machines:type_name -> space.node.v1.Machine
+	16, // 12: space.node.v1.WatchMachinesResponse.machine:type_name -> space.node.v1.Machine
+	1,  // 13: space.node.v1.NodeService.GetNode:input_type -> space.node.v1.GetNodeRequest
+	5,  // 14: space.node.v1.NodeService.ListTemplates:input_type -> space.node.v1.ListTemplatesRequest
+	8,  // 15: space.node.v1.NodeService.ImportTemplate:input_type -> space.node.v1.ImportTemplateRequest
+	11, // 16: space.node.v1.NodeService.DeleteTemplate:input_type -> space.node.v1.DeleteTemplateRequest
+	13, // 17: space.node.v1.NodeService.EnsureMachine:input_type -> space.node.v1.EnsureMachineRequest
+	17, // 18: space.node.v1.NodeService.DeleteMachine:input_type -> space.node.v1.DeleteMachineRequest
+	19, // 19: space.node.v1.NodeService.ListMachines:input_type -> space.node.v1.ListMachinesRequest
+	21, // 20: space.node.v1.NodeService.WatchMachines:input_type -> space.node.v1.WatchMachinesRequest
+	2,  // 21: space.node.v1.NodeService.GetNode:output_type -> space.node.v1.GetNodeResponse
+	6,  // 22: space.node.v1.NodeService.ListTemplates:output_type -> space.node.v1.ListTemplatesResponse
+	10, // 23: space.node.v1.NodeService.ImportTemplate:output_type -> space.node.v1.ImportTemplateResponse
+	12, // 24: space.node.v1.NodeService.DeleteTemplate:output_type -> space.node.v1.DeleteTemplateResponse
+	14, // 25: space.node.v1.NodeService.EnsureMachine:output_type -> space.node.v1.EnsureMachineResponse
+	18, // 26: space.node.v1.NodeService.DeleteMachine:output_type -> space.node.v1.DeleteMachineResponse
+	20, // 27: space.node.v1.NodeService.ListMachines:output_type -> space.node.v1.ListMachinesResponse
+	22, // 28: space.node.v1.NodeService.WatchMachines:output_type -> space.node.v1.WatchMachinesResponse
+	21, // [21:29] is the sub-list for method output_type
+	13, // [13:21] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_api_proto_node_v1_node_proto_init() }
@@ -1331,7 +1627,11 @@ func file_api_proto_node_v1_node_proto_init() {
 	if File_api_proto_node_v1_node_proto != nil {
 		return
 	}
-	file_api_proto_node_v1_node_proto_msgTypes[16].OneofWrappers = []any{
+	file_api_proto_node_v1_node_proto_msgTypes[7].OneofWrappers = []any{
+		(*ImportTemplateRequest_Start)(nil),
+		(*ImportTemplateRequest_Data)(nil),
+	}
+	file_api_proto_node_v1_node_proto_msgTypes[21].OneofWrappers = []any{
 		(*WatchMachinesResponse_Machine)(nil),
 		(*WatchMachinesResponse_DeletedSandboxId)(nil),
 		(*WatchMachinesResponse_Synced)(nil),
@@ -1342,7 +1642,7 @@ func file_api_proto_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_proto_node_v1_node_proto_rawDesc), len(file_api_proto_node_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -40,6 +40,12 @@ const (
 	// NodeServiceListTemplatesProcedure is the fully-qualified name of the NodeService's ListTemplates
 	// RPC.
 	NodeServiceListTemplatesProcedure = "/space.node.v1.NodeService/ListTemplates"
+	// NodeServiceImportTemplateProcedure is the fully-qualified name of the NodeService's
+	// ImportTemplate RPC.
+	NodeServiceImportTemplateProcedure = "/space.node.v1.NodeService/ImportTemplate"
+	// NodeServiceDeleteTemplateProcedure is the fully-qualified name of the NodeService's
+	// DeleteTemplate RPC.
+	NodeServiceDeleteTemplateProcedure = "/space.node.v1.NodeService/DeleteTemplate"
 	// NodeServiceEnsureMachineProcedure is the fully-qualified name of the NodeService's EnsureMachine
 	// RPC.
 	NodeServiceEnsureMachineProcedure = "/space.node.v1.NodeService/EnsureMachine"
@@ -58,6 +64,13 @@ const (
 type NodeServiceClient interface {
 	GetNode(context.Context, *connect.Request[v1.GetNodeRequest]) (*connect.Response[v1.GetNodeResponse], error)
 	ListTemplates(context.Context, *connect.Request[v1.ListTemplatesRequest]) (*connect.Response[v1.ListTemplatesResponse], error)
+	// ImportTemplate takes the archive of an image, has a confined worker make a template of it, and gives it a name. The
+	// first message is the start, the others are the archive. On failure nothing is left. The same archive twice gives two
+	// templates; the later one has the name.
+	ImportTemplate(context.Context) *connect.ClientStreamForClient[v1.ImportTemplateRequest, v1.ImportTemplateResponse]
+	// DeleteTemplate takes a name from a template, or removes the template with all its names. Machines made from it stay.
+	// Deleting what does not exist succeeds.
+	DeleteTemplate(context.Context, *connect.Request[v1.DeleteTemplateRequest]) (*connect.Response[v1.DeleteTemplateResponse], error)
 	// EnsureMachine makes the machine exist and run: idempotent by (sandbox_id, generation). It returns when the
 	// VMM runs; the guest may still be booting. On failure nothing is left.
 	EnsureMachine(context.Context, *connect.Request[v1.EnsureMachineRequest]) (*connect.Response[v1.EnsureMachineResponse], error)
@@ -91,6 +104,18 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("ListTemplates")),
 			connect.WithClientOptions(opts...),
 		),
+		importTemplate: connect.NewClient[v1.ImportTemplateRequest, v1.ImportTemplateResponse](
+			httpClient,
+			baseURL+NodeServiceImportTemplateProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ImportTemplate")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteTemplate: connect.NewClient[v1.DeleteTemplateRequest, v1.DeleteTemplateResponse](
+			httpClient,
+			baseURL+NodeServiceDeleteTemplateProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("DeleteTemplate")),
+			connect.WithClientOptions(opts...),
+		),
 		ensureMachine: connect.NewClient[v1.EnsureMachineRequest, v1.EnsureMachineResponse](
 			httpClient,
 			baseURL+NodeServiceEnsureMachineProcedure,
@@ -120,12 +145,14 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	getNode       *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
-	listTemplates *connect.Client[v1.ListTemplatesRequest, v1.ListTemplatesResponse]
-	ensureMachine *connect.Client[v1.EnsureMachineRequest, v1.EnsureMachineResponse]
-	deleteMachine *connect.Client[v1.DeleteMachineRequest, v1.DeleteMachineResponse]
-	listMachines  *connect.Client[v1.ListMachinesRequest, v1.ListMachinesResponse]
-	watchMachines *connect.Client[v1.WatchMachinesRequest, v1.WatchMachinesResponse]
+	getNode        *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
+	listTemplates  *connect.Client[v1.ListTemplatesRequest, v1.ListTemplatesResponse]
+	importTemplate *connect.Client[v1.ImportTemplateRequest, v1.ImportTemplateResponse]
+	deleteTemplate *connect.Client[v1.DeleteTemplateRequest, v1.DeleteTemplateResponse]
+	ensureMachine  *connect.Client[v1.EnsureMachineRequest, v1.EnsureMachineResponse]
+	deleteMachine  *connect.Client[v1.DeleteMachineRequest, v1.DeleteMachineResponse]
+	listMachines   *connect.Client[v1.ListMachinesRequest, v1.ListMachinesResponse]
+	watchMachines  *connect.Client[v1.WatchMachinesRequest, v1.WatchMachinesResponse]
 }
 
 // GetNode calls space.node.v1.NodeService.GetNode.
@@ -136,6 +163,16 @@ func (c *nodeServiceClient) GetNode(ctx context.Context, req *connect.Request[v1
 // ListTemplates calls space.node.v1.NodeService.ListTemplates.
 func (c *nodeServiceClient) ListTemplates(ctx context.Context, req *connect.Request[v1.ListTemplatesRequest]) (*connect.Response[v1.ListTemplatesResponse], error) {
 	return c.listTemplates.CallUnary(ctx, req)
+}
+
+// ImportTemplate calls space.node.v1.NodeService.ImportTemplate.
+func (c *nodeServiceClient) ImportTemplate(ctx context.Context) *connect.ClientStreamForClient[v1.ImportTemplateRequest, v1.ImportTemplateResponse] {
+	return c.importTemplate.CallClientStream(ctx)
+}
+
+// DeleteTemplate calls space.node.v1.NodeService.DeleteTemplate.
+func (c *nodeServiceClient) DeleteTemplate(ctx context.Context, req *connect.Request[v1.DeleteTemplateRequest]) (*connect.Response[v1.DeleteTemplateResponse], error) {
+	return c.deleteTemplate.CallUnary(ctx, req)
 }
 
 // EnsureMachine calls space.node.v1.NodeService.EnsureMachine.
@@ -162,6 +199,13 @@ func (c *nodeServiceClient) WatchMachines(ctx context.Context, req *connect.Requ
 type NodeServiceHandler interface {
 	GetNode(context.Context, *connect.Request[v1.GetNodeRequest]) (*connect.Response[v1.GetNodeResponse], error)
 	ListTemplates(context.Context, *connect.Request[v1.ListTemplatesRequest]) (*connect.Response[v1.ListTemplatesResponse], error)
+	// ImportTemplate takes the archive of an image, has a confined worker make a template of it, and gives it a name. The
+	// first message is the start, the others are the archive. On failure nothing is left. The same archive twice gives two
+	// templates; the later one has the name.
+	ImportTemplate(context.Context, *connect.ClientStream[v1.ImportTemplateRequest]) (*connect.Response[v1.ImportTemplateResponse], error)
+	// DeleteTemplate takes a name from a template, or removes the template with all its names. Machines made from it stay.
+	// Deleting what does not exist succeeds.
+	DeleteTemplate(context.Context, *connect.Request[v1.DeleteTemplateRequest]) (*connect.Response[v1.DeleteTemplateResponse], error)
 	// EnsureMachine makes the machine exist and run: idempotent by (sandbox_id, generation). It returns when the
 	// VMM runs; the guest may still be booting. On failure nothing is left.
 	EnsureMachine(context.Context, *connect.Request[v1.EnsureMachineRequest]) (*connect.Response[v1.EnsureMachineResponse], error)
@@ -189,6 +233,18 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		NodeServiceListTemplatesProcedure,
 		svc.ListTemplates,
 		connect.WithSchema(nodeServiceMethods.ByName("ListTemplates")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceImportTemplateHandler := connect.NewClientStreamHandler(
+		NodeServiceImportTemplateProcedure,
+		svc.ImportTemplate,
+		connect.WithSchema(nodeServiceMethods.ByName("ImportTemplate")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceDeleteTemplateHandler := connect.NewUnaryHandler(
+		NodeServiceDeleteTemplateProcedure,
+		svc.DeleteTemplate,
+		connect.WithSchema(nodeServiceMethods.ByName("DeleteTemplate")),
 		connect.WithHandlerOptions(opts...),
 	)
 	nodeServiceEnsureMachineHandler := connect.NewUnaryHandler(
@@ -221,6 +277,10 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceGetNodeHandler.ServeHTTP(w, r)
 		case NodeServiceListTemplatesProcedure:
 			nodeServiceListTemplatesHandler.ServeHTTP(w, r)
+		case NodeServiceImportTemplateProcedure:
+			nodeServiceImportTemplateHandler.ServeHTTP(w, r)
+		case NodeServiceDeleteTemplateProcedure:
+			nodeServiceDeleteTemplateHandler.ServeHTTP(w, r)
 		case NodeServiceEnsureMachineProcedure:
 			nodeServiceEnsureMachineHandler.ServeHTTP(w, r)
 		case NodeServiceDeleteMachineProcedure:
@@ -244,6 +304,14 @@ func (UnimplementedNodeServiceHandler) GetNode(context.Context, *connect.Request
 
 func (UnimplementedNodeServiceHandler) ListTemplates(context.Context, *connect.Request[v1.ListTemplatesRequest]) (*connect.Response[v1.ListTemplatesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.ListTemplates is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ImportTemplate(context.Context, *connect.ClientStream[v1.ImportTemplateRequest]) (*connect.Response[v1.ImportTemplateResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.ImportTemplate is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) DeleteTemplate(context.Context, *connect.Request[v1.DeleteTemplateRequest]) (*connect.Response[v1.DeleteTemplateResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.DeleteTemplate is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) EnsureMachine(context.Context, *connect.Request[v1.EnsureMachineRequest]) (*connect.Response[v1.EnsureMachineResponse], error) {
