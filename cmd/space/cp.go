@@ -24,11 +24,12 @@ func newCpCmd(cli *cli) *cobra.Command {
 	var opts client.FileOptions
 	cmd := &cobra.Command{
 		Use:   "cp FROM TO",
-		Short: "Copy a file into a sandbox or out of it",
-		Long: `Copies one file; one that is executable stays so in the sandbox. One side is SANDBOX:PATH, the other a path on this machine, or - for standard input or output. Relative
-paths in a sandbox start in the user's home. A path that ends with / keeps the file's name. Write ./a:b for a file of
-this machine whose name has a colon.`,
-		Example: "  space cp app.py web:\n  space cp web:/etc/os-release .\n  space cp web:data.csv - | head",
+		Short: "Copy files and directories into a sandbox or out of it",
+		Long: `Copies a file, or a directory with all that is in it; what is executable stays so. One side is SANDBOX:PATH, the other a path on this machine, or -
+for standard input or output (of a directory: a tar). Relative paths in a sandbox start in the user's home. Into a
+directory that exists, and with a target that ends with /, the name is kept; else the target is the new name. DIR/. is
+what is in DIR. Links are copied as links. Write ./a:b for a file of this machine whose name has a colon.`,
+		Example: "  space cp app.py web:\n  space cp web:/etc/os-release .\n  space cp web:data.csv - | head\n  space cp project web:\n  space cp web:/srv/results ./results",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, fromRemote := parseRemote(args[0])
@@ -60,8 +61,30 @@ func parseRemote(arg string) (remote, bool) {
 	return remote{m[1], m[2]}, true
 }
 
+// target is where a copy of name goes: into a path that is a directory, or is said to be one, else to the path itself.
+func (r remote) target(ctx context.Context, cli *cli, name string, opts client.FileOptions) (remote, error) {
+	if r.path == "" || strings.HasSuffix(r.path, "/") {
+		if name == "" {
+			return r, &usageError{err: errors.New("standard input has no name: say what the file is to be called")}
+		}
+		r.path += name
+		return r, nil
+	}
+	if name == "" {
+		return r, nil
+	}
+	info, err := cli.client().StatFile(ctx, r.ref, r.path, client.StatOptions{User: opts.User, Follow: true})
+	switch {
+	case err == nil && info.Type == apiv1.FileTypeDirectory:
+		r.path = path.Join(r.path, name)
+	case err != nil && client.Code(err) == "unauthenticated", err != nil && client.Code(err) == "":
+		return r, err
+	}
+	return r, nil // what else is wrong with the path, the copy itself finds out
+}
+
 func upload(ctx context.Context, cli *cli, from string, to remote, opts client.FileOptions) error {
-	src, size := cli.in, int64(0)
+	src, size, name := cli.in, int64(0), ""
 	if from != "-" {
 		f, err := os.Open(from)
 		if err != nil {
@@ -72,8 +95,14 @@ func upload(ctx context.Context, cli *cli, from string, to remote, opts client.F
 		if err != nil {
 			return err
 		}
+		if name, err = baseName(from); err != nil {
+			return err
+		}
 		if info.IsDir() {
-			return fmt.Errorf("%s is a directory (cp copies single files)", from)
+			if from == "." || strings.HasSuffix(from, "/.") { // what is in it, not the directory
+				name = "."
+			}
+			return uploadTree(ctx, cli, from, name, to, opts)
 		}
 		if info.Mode().IsRegular() {
 			size = info.Size()
@@ -83,11 +112,9 @@ func upload(ctx context.Context, cli *cli, from string, to remote, opts client.F
 		}
 		src = f
 	}
-	if to.path == "" || strings.HasSuffix(to.path, "/") {
-		if from == "-" {
-			return &usageError{err: errors.New("standard input has no name: say what the file is to be called")}
-		}
-		to.path += filepath.Base(from)
+	to, err := to.target(ctx, cli, name, opts)
+	if err != nil {
+		return err
 	}
 	opts.Size = size
 	sum := sha256.New()
@@ -106,11 +133,23 @@ func upload(ctx context.Context, cli *cli, from string, to remote, opts client.F
 	return nil
 }
 
+// baseName is the name of a path of this machine, also of "." and the like.
+func baseName(p string) (string, error) {
+	whole, err := filepath.Abs(p)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Base(whole), nil
+}
+
 func download(ctx context.Context, cli *cli, from remote, to string, opts client.FileOptions) error {
 	if from.path == "" {
 		return &usageError{err: errors.New("say which file of the sandbox: SANDBOX:PATH")}
 	}
 	f, err := cli.client().ReadFile(ctx, from.ref, from.path, opts)
+	if client.Code(err) == "is_directory" {
+		return downloadTree(ctx, cli, from, to, opts)
+	}
 	if err != nil {
 		return err
 	}
@@ -119,8 +158,8 @@ func download(ctx context.Context, cli *cli, from remote, to string, opts client
 		_, err := io.Copy(cli.out, f)
 		return err
 	}
-	if info, err := os.Stat(to); strings.HasSuffix(to, "/") || err == nil && info.IsDir() {
-		to = filepath.Join(to, path.Base(from.path))
+	if to, err = localTarget(from, to); err != nil {
+		return err
 	}
 	sum := sha256.New()
 	p := newProgress(cli.err, to, f.Size)
@@ -133,6 +172,20 @@ func download(ctx context.Context, cli *cli, from remote, to string, opts client
 		return cli.printJSON(apiv1.WrittenFile{Path: to, SizeBytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))})
 	}
 	return nil
+}
+
+// localTarget is where a copy goes on this machine. The name in it is the last part of the path that was asked for,
+// which may not be one that leads somewhere else.
+func localTarget(from remote, to string) (string, error) {
+	info, err := os.Stat(to)
+	if !strings.HasSuffix(to, "/") && (err != nil || !info.IsDir()) {
+		return to, nil
+	}
+	name := path.Base(path.Clean("/" + from.path))
+	if name == "/" {
+		return "", &usageError{err: errors.New("what is copied has no name of its own: say how it is to be called")}
+	}
+	return filepath.Join(to, name), nil
 }
 
 // writeLocal writes a whole file or leaves what was there. What is no regular file, such as /dev/null, is written to.

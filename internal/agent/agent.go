@@ -87,6 +87,8 @@ type Server struct {
 	table     *table
 	streams   chan struct{} // a place for each Attach or Watch stream
 	transfers chan struct{} // a place for each file on its way
+	watches   chan struct{} // a place for each directory that is watched
+	commit    sync.Mutex    // held between the check of if_match and the rename
 	handler   http.Handler
 	ctx       context.Context // ends with Close
 	stop      context.CancelFunc
@@ -113,14 +115,14 @@ func New(cfg Config) (*Server, error) {
 	}
 	cfg.Limits = cfg.Limits.withDefaults(machineMemory())
 	s := &Server{cfg: cfg, bootID: newBootID(), table: newTable(cfg),
-		streams: make(chan struct{}, cfg.Limits.Streams), transfers: make(chan struct{}, maxTransfers)}
+		streams: make(chan struct{}, cfg.Limits.Streams), transfers: make(chan struct{}, maxTransfers),
+		watches: make(chan struct{}, maxWatches)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentServiceHandler(&service{server: s},
 		connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxRequestBytes),
 		connect.WithCompression("gzip", nil, nil))) // none: it costs the guest time and saves nothing on this link
-	mux.HandleFunc("GET /files", s.getFile)
-	mux.HandleFunc("PUT /files", s.putFile)
+	s.fileRoutes(mux)
 	s.handler = requireToken(cfg.Token, s.thenPowerOff(mux))
 	return s, nil
 }

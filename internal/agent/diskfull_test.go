@@ -39,18 +39,7 @@ func TestFullFileSystem(t *testing.T) {
 		return
 	}
 	f := newFixture(t, nil)
-	dir := filepath.Join(f.dir, "small")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := f.smallDisk("256k")
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
@@ -63,4 +52,22 @@ func TestFullFileSystem(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	noTraces(t, dir)
+}
+
+// smallDisk mounts a file system of this size; it needs privileges.
+func (f *fixture) smallDisk(size string) string {
+	f.t.Helper()
+	dir := filepath.Join(f.dir, "small")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			f.t.Error(err)
+		}
+	})
+	return dir
 }

@@ -27,14 +27,25 @@ import (
 // files calls the raw route; query is key, value, key, value ...
 func (f *fixture) files(method string, body io.Reader, query ...string) (int, []byte, *http.Response) {
 	f.t.Helper()
-	q := url.Values{}
-	for i := 0; i < len(query); i += 2 {
-		q.Add(query[i], query[i+1])
-	}
-	req, err := http.NewRequestWithContext(f.t.Context(), method, rpc.BaseURL+"/files?"+q.Encode(), body)
+	req, err := http.NewRequestWithContext(f.t.Context(), method, rpc.BaseURL+"/files?"+queryOf(query).Encode(), body)
 	if err != nil {
 		f.t.Fatal(err)
 	}
+	return f.do(req)
+}
+
+// queryOf is a query of key, value, key, value ...
+func queryOf(pairs []string) url.Values {
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		q.Add(pairs[i], pairs[i+1])
+	}
+	return q
+}
+
+// do makes a request with the token.
+func (f *fixture) do(req *http.Request) (int, []byte, *http.Response) {
+	f.t.Helper()
 	res, err := withToken{f.http.Transport, testToken}.RoundTrip(req)
 	if err != nil {
 		f.t.Fatal(err)
@@ -145,7 +156,9 @@ func TestFilePathsAndParents(t *testing.T) {
 	f.refused(sandbox.CodeInvalidArgument, http.MethodPut, "path", file, "mode", "10000")
 	f.refused(sandbox.CodeInvalidArgument, http.MethodPut, "path", file, "create_parents", "perhaps")
 	f.refused(sandbox.CodeInvalidArgument, http.MethodPut, "path", file, "path", file)
-	f.refused(sandbox.CodeUnknownField, http.MethodPut, "path", file, "if_match", "x")
+	f.refused(sandbox.CodeInvalidArgument, http.MethodPut, "path", file, "if_match", "x")
+	f.refused(sandbox.CodeInvalidArgument, http.MethodPut, "path", file, "write", "twice")
+	f.refused(sandbox.CodeUnknownField, http.MethodPut, "path", file, "recursive", "true")
 	f.refused(sandbox.CodeUnknownField, http.MethodGet, "path", file, "mode", "0644")
 	f.refused(sandbox.CodeNotFound, http.MethodGet, "path", file, "user", "no-such-user")
 	f.put([]byte("new"), "path", missing, "create_parents", "true")

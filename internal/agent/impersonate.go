@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,16 @@ func onOwnThread(a account, fn func() error) error {
 	if err := becomeUser(a); err != nil {
 		return err
 	}
+	return guarded(fn)
+}
+
+// guarded makes a panic of fn an error: on a goroutine of its own it would end the agent, and with it the machine.
+func guarded(fn func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
 	return fn()
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,35 +27,41 @@ type stored struct {
 }
 
 // putFile answers PUT /files.
-func (s *Server) putFile(w http.ResponseWriter, r *http.Request) {
-	release, err := takePlace(s.transfers, "file transfers")
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	defer release()
-	req, err := s.parseFileRequest(r.URL.RawQuery, "path", "user", "mode", "create_parents")
-	if err != nil {
-		writeError(w, err)
-		return
-	}
+func (s *Server) putFile(w http.ResponseWriter, r *http.Request, req fileRequest) error {
+	u := &upload{fileRequest: req, body: r.Body, length: r.ContentLength, commit: &s.commit}
 	var result stored
-	err = asUser(req.account, func() (err error) {
-		result, err = store(req, r.Body)
+	err := asUser(req.account, func() (err error) {
+		result, err = u.store()
 		return err
 	})
 	if err != nil {
-		s.refuseFile(w, req.path, err)
-		return
+		return err
 	}
 	writeJSON(w, http.StatusOK, result)
+	return nil
+}
+
+// upload is one PUT /files. Its methods run as the user.
+type upload struct {
+	fileRequest
+	body   io.Reader
+	length int64 // of body; -1 when unknown
+	commit *sync.Mutex
 }
 
 // target is where a file is to be: a name in an opened directory.
 type target struct {
-	dir  int // O_PATH
-	name string
-	old  *unix.Stat_t // what is there now; nil for nothing
+	dir   int // O_PATH
+	name  string
+	old   *unix.Stat_t // what is there now; nil for nothing
+	oldFD int          // O_PATH, of old; -1 for nothing
+}
+
+func (t *target) close() {
+	_ = unix.Close(t.dir)
+	if t.oldFD >= 0 {
+		_ = unix.Close(t.oldFD)
+	}
 }
 
 const (
@@ -64,20 +71,64 @@ const (
 	newMode    = 0o644
 )
 
-// store writes body to a temporary file beside the target, and only when all of it is on the disk puts it in the
-// target's place. It runs as the user.
-func store(req fileRequest, body io.Reader) (stored, error) {
-	t, err := findTarget(req.path, req.createParents)
+func (u *upload) store() (stored, error) {
+	t, err := findTarget(u.path, u.createParents)
 	if err != nil {
 		return stored{}, err
 	}
-	defer unix.Close(t.dir)
+	defer t.close()
+	if err := u.matches(t); err != nil {
+		return stored{}, err
+	}
+	if u.inPlace {
+		return u.overwriteIn(t)
+	}
+	return u.replaceIn(t)
+}
+
+// matches checks if_match against what is at the target.
+func (u *upload) matches(t target) error {
+	if u.ifMatch == "" {
+		return nil
+	}
+	if t.old == nil {
+		return errMismatch
+	}
+	f, err := reopen(t.oldFD, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, copyBuffer)); err != nil {
+		return err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != u.ifMatch {
+		return errMismatch
+	}
+	return nil
+}
+
+// procPath is a path that leads to what a descriptor of this process stands for.
+func procPath(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
+
+// reopen opens what an O_PATH descriptor stands for, with the calling thread's rights.
+func reopen(fd, flags int) (*os.File, error) {
+	n, err := unix.Open(procPath(fd), flags|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(n), "file"), nil
+}
+
+// replaceIn writes the body to a temporary file beside the target, and only when all of it is on the disk puts it in
+// the target's place.
+func (u *upload) replaceIn(t target) (stored, error) {
 	temp := tempPrefix + rand.Text()
-	fd, err := unix.Openat(t.dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	f, err := newFile(t.dir, temp)
 	if err != nil {
 		return stored{}, err
 	}
-	f := os.NewFile(uintptr(fd), temp)
 	defer closeForExec(f)
 	placed := false
 	defer func() {
@@ -86,30 +137,135 @@ func store(req fileRequest, body io.Reader) (stored, error) {
 		}
 	}()
 	sum := sha256.New()
-	size, err := receive(f, sum, body)
+	size, err := receive(f, sum, u.body)
 	if err != nil {
 		return stored{}, err
 	}
-	if err := t.dress(f, req.mode); err != nil {
+	if err := t.dress(f, u.mode); err != nil {
 		return stored{}, err
 	}
 	if err := f.Sync(); err != nil {
 		return stored{}, err
 	}
-	if err := unix.Renameat(t.dir, temp, t.dir, t.name); err != nil {
+	if err := u.rename(t, temp); err != nil {
 		return stored{}, err
 	}
 	placed = true
 	if err := syncDir(t.dir, f); err != nil {
 		return stored{}, err
 	}
-	return stored{Path: req.path, SizeBytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+	return stored{Path: u.path, SizeBytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+// rename puts the temporary file in the target's place. With if_match the target is checked again, and other uploads
+// with if_match wait, so that only one of several wins.
+func (u *upload) rename(t target, temp string) error {
+	if u.ifMatch != "" {
+		u.commit.Lock()
+		defer u.commit.Unlock()
+		now := target{dir: t.dir, name: t.name, oldFD: -1}
+		if err := now.examine(); err != nil {
+			return err
+		}
+		if now.oldFD >= 0 {
+			defer unix.Close(now.oldFD)
+		}
+		if err := u.matches(now); err != nil {
+			return err
+		}
+	}
+	return unix.Renameat(t.dir, temp, t.dir, t.name)
+}
+
+func newFile(dir int, name string) (*os.File, error) {
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// overwriteIn writes the body into the file itself, which keeps its inode and with it links, owner and attributes. Room
+// for a body of known length is reserved first, so that a full disk is noticed before the old content is gone. A file
+// that was not there is removed when the body does not arrive whole.
+func (u *upload) overwriteIn(t target) (_ stored, err error) {
+	var f *os.File
+	before := int64(0)
+	if t.old == nil {
+		f, err = newFile(t.dir, t.name)
+	} else {
+		f, err = reopen(t.oldFD, unix.O_WRONLY)
+		before = t.old.Size
+	}
+	if err != nil {
+		return stored{}, err
+	}
+	defer closeForExec(f)
+	defer func() {
+		switch {
+		case err == nil:
+		case t.old == nil:
+			_ = unix.Unlinkat(t.dir, t.name, 0) // the error that brought us here is the one to tell
+		default:
+			_ = f.Truncate(max(before, written(f))) // gives back what was reserved
+		}
+	}()
+	if u.length > 0 {
+		err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, u.length)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG) {
+			return stored{}, err
+		}
+	}
+	sum := sha256.New()
+	size, err := receive(f, sum, u.body)
+	if err != nil {
+		return stored{}, err
+	}
+	if err := u.finishIn(t, f, size); err != nil {
+		return stored{}, err
+	}
+	return stored{Path: u.path, SizeBytes: size, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+func (u *upload) finishIn(t target, f *os.File, size int64) error {
+	if err := f.Truncate(size); err != nil {
+		return err
+	}
+	mode := u.mode
+	if mode < 0 && t.old == nil {
+		mode = newMode
+	}
+	if mode >= 0 {
+		if err := unix.Fchmod(int(f.Fd()), uint32(mode)); err != nil {
+			return err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if t.old != nil {
+		return nil
+	}
+	return syncDir(t.dir, f)
+}
+
+// written is how far f has been written: its offset.
+func written(f *os.File) int64 {
+	n, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // closeForExec closes f and waits for children between fork and exec, which still have it open for writing: whoever is
 // told that the file is there may run it at once.
 func closeForExec(f *os.File) {
 	f.Close()
+	awaitForks()
+}
+
+func awaitForks() {
 	syscall.ForkLock.RLock()
 	syscall.ForkLock.RUnlock() //nolint:staticcheck // nothing to do inside: a fork holds the lock until its exec
 }
@@ -159,7 +315,7 @@ func findTarget(p string, createParents bool) (target, error) {
 			}
 			continue
 		}
-		t := target{dir: dir, name: name}
+		t := target{dir: dir, name: name, oldFD: -1}
 		if err := t.examine(); err != nil {
 			_ = unix.Close(dir)
 			return target{}, err
@@ -171,19 +327,26 @@ func findTarget(p string, createParents bool) (target, error) {
 
 // examine finds out what is at the target. What may not be written in place may not be replaced either.
 func (t *target) examine() error {
-	var st unix.Stat_t
-	err := unix.Fstatat(t.dir, t.name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	fd, err := unix.Openat(t.dir, t.name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := regular(&st); err != nil {
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil {
+		err = regular(&st)
+	}
+	if err == nil {
+		err = unix.Faccessat2(fd, "", unix.W_OK, unix.AT_EACCESS|unix.AT_EMPTY_PATH)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
 		return err
 	}
-	t.old = &st
-	return unix.Faccessat2(t.dir, t.name, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
+	t.old, t.oldFD = &st, fd
+	return nil
 }
 
 func readLink(dir int, name string) (string, error) {
@@ -232,7 +395,7 @@ func openOrMake(dir int, name string) (int, error) {
 	return openAt(dir, name, openDir)
 }
 
-// dress gives the new file its mode, and owner and group of the file it replaces. A file of another owner, which the
+// dress gives the new file its mode, and attributes, owner and group of the file it replaces. A file of another owner, which the
 // user may write, stays that owner's as if it had been written in place: then the agent changes the owner, the old
 // mode stays, and set-id bits go.
 func (t *target) dress(f *os.File, mode int) error {
@@ -242,6 +405,9 @@ func (t *target) dress(f *os.File, mode int) error {
 			mode = newMode
 		}
 		return unix.Fchmod(fd, uint32(mode))
+	}
+	if err := copyAttributes(t.oldFD, fd); err != nil {
+		return err
 	}
 	old := int(t.old.Mode & 0o7777)
 	if mode < 0 {
@@ -262,7 +428,8 @@ func (t *target) dress(f *os.File, mode int) error {
 	})
 }
 
-// syncDir makes the new name durable. A directory that even the agent may not read is synced with its file system.
+// syncDir makes the new name durable. A directory that even the agent may not read is synced with the file system of f,
+// which may be nil when it has none to offer.
 func syncDir(dir int, f *os.File) error {
 	sync := func() error {
 		fd, err := openAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY)
@@ -276,7 +443,7 @@ func syncDir(dir int, f *os.File) error {
 	if errors.Is(err, unix.EACCES) {
 		err = asAgent(sync)
 	}
-	if errors.Is(err, unix.EACCES) {
+	if errors.Is(err, unix.EACCES) && f != nil {
 		err = unix.Syncfs(int(f.Fd()))
 	}
 	return err

@@ -15,10 +15,11 @@ import (
 	"github.com/space-sandbox/space/internal/telemetry"
 )
 
-// ProxyFiles passes a file's body between client and gateway, unread. The query is parsed and put together anew from
-// the parameters that are known; everything else is refused.
-func (c *Control) ProxyFiles(w http.ResponseWriter, r *http.Request, ref string) {
-	target, err := c.filesTarget(r, ref)
+// ProxyFiles passes a request for files between client and gateway, its body unread. action is what follows "files/" in
+// the path, "" for a file itself. The query is parsed and put together anew from the parameters that are known;
+// everything else is refused.
+func (c *Control) ProxyFiles(w http.ResponseWriter, r *http.Request, ref, action string) {
+	target, err := c.filesTarget(r, ref, action)
 	if err != nil {
 		problem.Write(w, err, problem.Options{})
 		return
@@ -26,16 +27,40 @@ func (c *Control) ProxyFiles(w http.ResponseWriter, r *http.Request, ref string)
 	c.proxy(w, r, target)
 }
 
-func (c *Control) filesTarget(r *http.Request, ref string) (*url.URL, error) {
-	allowed := []string{"path", "user"}
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-	case http.MethodPut:
-		allowed = append(allowed, "mode", "create_parents")
-	default:
-		return nil, sandbox.Errorf(sandbox.CodeMethodNotAllowed, "files are read with GET and written with PUT")
+// fileParameters returns the parameters of a route for files besides path and user; false when there is none.
+func fileParameters(method, action string) ([]string, bool) {
+	if method == http.MethodHead {
+		method = http.MethodGet
 	}
-	q, err := parameters(r, allowed...)
+	switch method + " " + action {
+	case "GET ", "GET archive":
+		return nil, true
+	case "PUT ":
+		return []string{"mode", "create_parents", "if_match", "write"}, true
+	case "DELETE ":
+		return []string{"recursive", "missing_ok"}, true
+	case "GET stat":
+		return []string{"follow"}, true
+	case "GET list":
+		return []string{"depth", "limit", "cursor"}, true
+	case "GET watch":
+		return []string{"recursive"}, true
+	case "POST mkdir":
+		return []string{"mode", "create_parents"}, true
+	case "POST move":
+		return []string{"to", "overwrite"}, true
+	case "PUT archive":
+		return []string{"create_parents"}, true
+	}
+	return nil, false
+}
+
+func (c *Control) filesTarget(r *http.Request, ref, action string) (*url.URL, error) {
+	extra, ok := fileParameters(r.Method, action)
+	if !ok {
+		return nil, sandbox.Errorf(sandbox.CodeMethodNotAllowed, "files have no %.20s %s", r.Method, action)
+	}
+	q, err := parameters(r, append([]string{"path", "user"}, extra...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +84,11 @@ func (c *Control) filesTarget(r *http.Request, ref string) (*url.URL, error) {
 	if err := c.gateway.check(); err != nil {
 		return nil, err
 	}
-	return rawURL("/raw/sandboxes/"+string(box.ID)+"/files", q), nil
+	path := "/raw/sandboxes/" + string(box.ID) + "/files"
+	if action != "" {
+		path += "/" + action
+	}
+	return rawURL(path, q), nil
 }
 
 // ProxyStdin passes a body on to a command's standard input, unread.
@@ -140,7 +169,7 @@ func (c *Control) proxy(w http.ResponseWriter, r *http.Request, target *url.URL)
 		FlushInterval: -1, // at once
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL, pr.Out.Host = target, target.Host
-			pr.Out.Header = only(pr.In.Header, "Content-Type", "Range", "If-Range")
+			pr.Out.Header = only(pr.In.Header, "Content-Type", "Range", "Last-Event-ID")
 			pr.Out.Header.Set("User-Agent", "") // none
 			telemetry.Inject(pr.In.Context(), pr.Out.Header)
 		},

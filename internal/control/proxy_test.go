@@ -19,7 +19,8 @@ import (
 func front(t *testing.T, w *world, ref string, id sandbox.CommandID) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.HandleFunc("/files", func(rw http.ResponseWriter, r *http.Request) { w.c.ProxyFiles(rw, r, ref) })
+	mux.HandleFunc("/files", func(rw http.ResponseWriter, r *http.Request) { w.c.ProxyFiles(rw, r, ref, "") })
+	mux.HandleFunc("/files/{action}", func(rw http.ResponseWriter, r *http.Request) { w.c.ProxyFiles(rw, r, ref, r.PathValue("action")) })
 	mux.HandleFunc("/stdin", func(rw http.ResponseWriter, r *http.Request) { w.c.ProxyStdin(rw, r, id) })
 	srv := httptest.NewServer(mux)
 	t.Cleanup(srv.Close)

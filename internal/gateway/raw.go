@@ -21,8 +21,8 @@ import (
 
 // The raw routes carry bodies that control passes on unread:
 //
-//	GET  /raw/sandboxes/{id}/files?path=&user=                              the content of a file (HEAD: its size)
-//	PUT  /raw/sandboxes/{id}/files?path=&user=&mode=&create_parents=        answers path, size_bytes, sha256
+//	GET, PUT, DELETE /raw/sandboxes/{id}/files                              see rawfiles.go
+//	*    /raw/sandboxes/{id}/files/{action}
 //	POST /raw/sandboxes/{id}/processes/{process}/stdin?offset=&eof=         answers stdin_bytes
 //
 // Nothing is kept of a body but what is under way. Errors have the problem form.
@@ -53,9 +53,20 @@ func (h *rawHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve answers a request; an error means that nothing has been written yet.
 func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 	part := strings.Split(strings.TrimPrefix(r.URL.Path, "/raw/sandboxes/"), "/")
-	files := len(part) == 2 && part[1] == "files"
-	stdin := len(part) == 4 && part[1] == "processes" && part[3] == "stdin"
-	if !files && !stdin {
+	var do func(*transfer, http.ResponseWriter, *http.Request) error
+	switch {
+	case (len(part) == 2 || len(part) == 3) && part[1] == "files":
+		route, err := fileRouteOf(r.Method, part[2:])
+		if err != nil {
+			return err
+		}
+		do = route.serve
+	case len(part) == 4 && part[1] == "processes" && part[3] == "stdin":
+		if r.Method != http.MethodPost {
+			return noMethod(r.Method)
+		}
+		do = func(t *transfer, w http.ResponseWriter, r *http.Request) error { return t.stdin(w, r, part[2]) }
+	default:
 		return sandbox.Errorf(sandbox.CodeNotFound, "no such route")
 	}
 	rt, err := h.g.lookup(part[0])
@@ -66,16 +77,7 @@ func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 	defer cancel(nil)
 	defer context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })()
 	t := &transfer{ctx: ctx, rt: rt, cancel: cancel}
-	switch {
-	case files && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		err = t.get(w, r)
-	case files && r.Method == http.MethodPut:
-		err = t.put(w, r)
-	case stdin && r.Method == http.MethodPost:
-		err = t.stdin(w, r, part[2])
-	default:
-		err = sandbox.Errorf(sandbox.CodeMethodNotAllowed, "the route exists, the method %.20q does not", r.Method)
-	}
+	err = do(t, w, r)
 	switch {
 	case err == nil:
 		return nil
@@ -83,6 +85,10 @@ func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 		return &sandbox.Error{Code: sandbox.CodeDeadline, Message: "the transfer was ended", Cause: errStalled.Error(), Err: err}
 	}
 	return (&service{g: h.g}).over(rt, err)
+}
+
+func noMethod(method string) error {
+	return sandbox.Errorf(sandbox.CodeMethodNotAllowed, "the route exists, the method %.20q does not", method)
 }
 
 // transfer is one raw request.
@@ -98,50 +104,6 @@ var errStalled = errors.New("nothing moved for too long")
 func (t *transfer) guard() (moved, stop func()) {
 	timer := time.AfterFunc(stallTimeout, func() { t.cancel(errStalled) })
 	return func() { timer.Reset(stallTimeout) }, func() { timer.Stop() }
-}
-
-func (t *transfer) get(w http.ResponseWriter, r *http.Request) error {
-	q, err := rawQuery(r, "path", "user")
-	if err != nil {
-		return err
-	}
-	file, err := t.rt.guest.GetFile(t.ctx, q)
-	if err != nil {
-		return err
-	}
-	defer file.Body.Close()
-	moved, stop := t.guard()
-	defer stop()
-	head := w.Header()
-	head.Set("Content-Type", "application/octet-stream")
-	head.Set("X-Content-Type-Options", "nosniff")
-	head.Set("Cache-Control", "no-store")
-	if file.Size >= 0 {
-		head.Set("Content-Length", strconv.FormatInt(file.Size, 10))
-	}
-	w.WriteHeader(http.StatusOK)
-	if r.Method == http.MethodHead {
-		return nil
-	}
-	// The reader is hidden from CopyBuffer's shortcuts, so that each piece counts as movement.
-	if _, err := io.CopyBuffer(struct{ io.Writer }{w}, &movingReader{file.Body, moved}, make([]byte, copyBuffer)); err != nil {
-		panic(http.ErrAbortHandler) // the one way to end a body visibly too early
-	}
-	return nil
-}
-
-func (t *transfer) put(w http.ResponseWriter, r *http.Request) error {
-	q, err := rawQuery(r, "path", "user", "mode", "create_parents")
-	if err != nil {
-		return err
-	}
-	moved, stop := t.guard()
-	defer stop()
-	stored, err := t.rt.guest.PutFile(t.ctx, q, &movingReader{r.Body, moved}, r.ContentLength)
-	if err != nil {
-		return err
-	}
-	return writeJSON(w, apiv1.WrittenFile{Path: stored.Path, SizeBytes: stored.SizeBytes, SHA256: stored.SHA256})
 }
 
 // stdin passes the body to a process in the order of its bytes. When offset is given, every piece is checked against

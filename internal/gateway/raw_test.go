@@ -90,7 +90,7 @@ func TestRawErrors(t *testing.T) {
 		"other size":       {"PUT", filesPath(liar, "path", "/x"), 502, "guest_fault"},
 		"unknown user":     {"GET", filesPath(b, "path", "/x", "user", "nobody-here"), 404, "not_found"},
 		"parameter":        {"GET", filesPath(b, "path", "/x", "mode", "0644"), 400, "invalid_argument"},
-		"method":           {"DELETE", filesPath(b, "path", "/x"), 405, "method_not_allowed"},
+		"method":           {"POST", filesPath(b, "path", "/x"), 405, "method_not_allowed"},
 		"no sandbox":       {"GET", "/raw/sandboxes/aaaaaaaaaaaaaaaaaaaa/files?path=/x", 404, "not_found"},
 		"no route":         {"GET", "/raw/sandboxes/" + b.route.SandboxId + "/else", 404, "not_found"},
 	} {

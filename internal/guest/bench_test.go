@@ -82,7 +82,7 @@ func BenchmarkFiles(b *testing.B) {
 		if _, err := c.PutFile(b.Context(), query, bytes.NewReader(content), int64(len(content))); err != nil {
 			b.Fatal(err)
 		}
-		f, err := c.GetFile(b.Context(), query)
+		f, err := c.GetFile(b.Context(), query, "")
 		if err != nil {
 			b.Fatal(err)
 		}

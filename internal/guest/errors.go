@@ -31,7 +31,8 @@ func faultf(format string, args ...any) *sandbox.Error {
 func acceptedCode(code sandbox.Code) bool {
 	switch code {
 	case sandbox.CodeInvalidArgument, sandbox.CodeUnknownField, sandbox.CodeNotFound, sandbox.CodeInvalidState,
-		sandbox.CodeIdempotencyConflict, sandbox.CodeIsDirectory, sandbox.CodePermissionDenied, sandbox.CodeStdinOffset,
+		sandbox.CodeIdempotencyConflict, sandbox.CodeIsDirectory, sandbox.CodeNotDirectory,
+		sandbox.CodeAlreadyExists, sandbox.CodeNotEmpty, sandbox.CodeContentMismatch, sandbox.CodeRange, sandbox.CodePermissionDenied, sandbox.CodeStdinOffset,
 		sandbox.CodeStdinClosed, sandbox.CodeNotRunning, sandbox.CodeGuestDiskFull, sandbox.CodeCapacity,
 		sandbox.CodeUnavailable, sandbox.CodeCanceled, sandbox.CodeDeadline:
 		return true

@@ -1,34 +1,41 @@
 package guest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/url"
-	"path"
 	"regexp"
+	"strconv"
 	"sync"
 	"time"
 
 	problemv1 "github.com/space-sandbox/space/api/proto/problem/v1"
+	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 const (
-	maxJSONBytes = 64 << 10
-	maxPath      = 8192 // a relative path below a home directory
+	maxJSONBytes = 256 << 10
+	maxListBytes = 4 << 20
+	maxPath      = 8192            // a relative path below a home directory
+	longTimeout  = 5 * time.Minute // of calls that go over whole directories
 )
 
-// File is the content of a file on its way out of a guest.
+// File is the content of a file, an archive or a stream of events on its way out of a guest.
 type File struct {
 	// Size is how many bytes Body gives, -1 when that is known only at its end (the kernel's own files).
 	Size int64
+	// Part says which bytes of the file Body gives; nil: all of it.
+	Part *Part
 	// Body gives exactly Size bytes or an error. Close it.
 	Body io.ReadCloser
 }
+
+// Part is a part of a file: the bytes from First to Last, both included, of Total.
+type Part struct{ First, Last, Total int64 }
 
 // Stored is what the agent says about a file it has stored.
 type Stored struct {
@@ -37,11 +44,36 @@ type Stored struct {
 	SHA256    string // 64 hex digits
 }
 
-// GetFile opens a file of the guest. The query goes to the agent unread: path, user.
-func (c *Client) GetFile(ctx context.Context, query url.Values) (*File, error) {
+// GetFile opens a file of the guest. The query goes to the agent unread: path, user. span is a Range header, or "".
+func (c *Client) GetFile(ctx context.Context, query url.Values, span string) (*File, error) {
+	head := http.Header{}
+	if span != "" {
+		head.Set("Range", span)
+	}
+	return c.open(ctx, "/files", query, head, callTimeout)
+}
+
+// GetArchive opens a tar of a directory or file of the guest: path, user. The guest looks at everything before it
+// answers, which may take a while.
+func (c *Client) GetArchive(ctx context.Context, query url.Values) (*File, error) {
+	return c.open(ctx, "/files/archive", query, nil, longTimeout)
+}
+
+// WatchFiles opens a stream of server-sent events: path, user, recursive. again says that the caller has seen one
+// before, and may have missed events.
+func (c *Client) WatchFiles(ctx context.Context, query url.Values, again bool) (*File, error) {
+	head := http.Header{}
+	if again {
+		head.Set("Last-Event-ID", "0")
+	}
+	return c.open(ctx, "/files/watch", query, head, callTimeout)
+}
+
+// open makes a request whose answer is a body to be passed on. It has to begin within the timeout.
+func (c *Client) open(ctx context.Context, route string, query url.Values, head http.Header, timeout time.Duration) (*File, error) {
 	callCtx, cancel := context.WithCancel(ctx)
-	timer := time.AfterFunc(callTimeout, cancel)
-	res, err := c.file(callCtx, http.MethodGet, query, nil, 0)
+	timer := time.AfterFunc(timeout, cancel)
+	res, err := c.file(callCtx, fileCall{method: http.MethodGet, route: route, query: query, head: head})
 	if !timer.Stop() && ctx.Err() == nil {
 		if err == nil {
 			_ = res.Body.Close() // it is cut off already
@@ -53,12 +85,41 @@ func (c *Client) GetFile(ctx context.Context, query url.Values) (*File, error) {
 		cancel()
 		return nil, callError(ctx, err)
 	}
-	if res.ContentLength < -1 {
-		cancel()
-		return nil, errors.Join(faultf("a file of %d bytes", res.ContentLength), res.Body.Close())
+	f := &File{Size: res.ContentLength, Body: &fileBody{ReadCloser: res.Body, ctx: ctx, cancel: cancel}}
+	if f.Part, err = checkPart(res, head.Get("Range")); err == nil && f.Size < -1 {
+		err = faultf("a file of %d bytes", f.Size)
 	}
-	return &File{Size: res.ContentLength, Body: &fileBody{ReadCloser: res.Body, ctx: ctx, cancel: cancel}}, nil
+	if err != nil {
+		cancel()
+		return nil, errors.Join(err, res.Body.Close())
+	}
+	return f, nil
 }
+
+// checkPart checks that a partial answer was asked for and says which part it is.
+func checkPart(res *http.Response, span string) (*Part, error) {
+	if res.StatusCode == http.StatusOK {
+		return nil, nil
+	}
+	m := partPattern.FindStringSubmatch(res.Header.Get("Content-Range"))
+	if res.StatusCode != http.StatusPartialContent || span == "" || m == nil {
+		return nil, faultf("status %d to a request for %.60q", res.StatusCode, span)
+	}
+	var n [3]int64
+	for i := range n {
+		var err error
+		if n[i], err = strconv.ParseInt(m[i+1], 10, 64); err != nil {
+			return nil, faultf("part %.100q", m[0])
+		}
+	}
+	p := &Part{First: n[0], Last: n[1], Total: n[2]}
+	if p.First > p.Last || p.Last >= p.Total || res.ContentLength != p.Last-p.First+1 {
+		return nil, faultf("part %.100q of %d bytes", m[0], res.ContentLength)
+	}
+	return p, nil
+}
+
+var partPattern = regexp.MustCompile(`^bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})$`)
 
 // fileBody is the body of a File.
 type fileBody struct {
@@ -80,28 +141,110 @@ func (b *fileBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// PutFile stores body as a file of the guest. The query goes to the agent unread: path, user, mode, create_parents.
-// length is the number of bytes of body, -1 when unknown. A body that fails (CodeInvalidArgument) leaves no half file.
+// PutFile stores body as a file of the guest. The query goes to the agent unread: path, user, mode, create_parents,
+// if_match, write. length is the number of bytes of body, -1 when unknown. A body that fails (CodeInvalidArgument)
+// leaves no half file, unless it was written in place.
 // When the agent refuses early, body may still be read a moment after PutFile has returned; the bodies of a server's
 // requests are safe for that.
 func (c *Client) PutFile(ctx context.Context, query url.Values, body io.Reader, length int64) (Stored, error) {
+	raw, err := c.sendBody(ctx, "/files", query, body, length)
+	if err != nil {
+		return Stored{}, err
+	}
+	return checkStored(raw, length)
+}
+
+// PutArchive unpacks a tar in a directory of the guest: path, user, create_parents. For body and length see PutFile; of
+// a body that fails a part is unpacked.
+func (c *Client) PutArchive(ctx context.Context, query url.Values, body io.Reader, length int64) (apiv1.UnpackedArchive, error) {
+	raw, err := c.sendBody(ctx, "/files/archive", query, body, length)
+	if err != nil {
+		return apiv1.UnpackedArchive{}, err
+	}
+	return checkUnpacked(raw)
+}
+
+// sendBody makes a PUT and returns its small answer.
+func (c *Client) sendBody(ctx context.Context, route string, query url.Values, body io.Reader, length int64) ([]byte, error) {
 	callCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	src := &sentBody{r: body}
-	res, err := c.file(callCtx, http.MethodPut, query, src, length)
+	res, err := c.file(callCtx, fileCall{method: http.MethodPut, route: route, query: query, body: src, length: length})
 	if cause := src.failure(); err != nil && cause != nil {
-		return Stored{}, &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "the body was cut off",
+		return nil, &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "the body was cut off",
 			Cause: cause.Error(), Remedy: "send it again", Err: cause}
 	}
 	if err != nil {
-		return Stored{}, callError(ctx, err)
+		return nil, callError(ctx, err)
 	}
 	defer res.Body.Close()
-	raw, err := readBounded(callCtx, cancel, res.Body)
+	raw, err := readBounded(callCtx, cancel, res.Body, maxJSONBytes)
 	if err != nil {
-		return Stored{}, callError(ctx, err)
+		return nil, callError(ctx, err)
 	}
-	return checkStored(raw, length)
+	return raw, nil
+}
+
+// DeleteFile removes a file or directory: path, user, recursive, missing_ok.
+func (c *Client) DeleteFile(ctx context.Context, query url.Values) error {
+	_, err := c.small(ctx, fileCall{method: http.MethodDelete, route: "/files", query: query}, maxJSONBytes)
+	return err
+}
+
+// StatFile describes what is at a path: path, user, follow.
+func (c *Client) StatFile(ctx context.Context, query url.Values) (apiv1.FileInfo, error) {
+	return c.info(ctx, fileCall{method: http.MethodGet, route: "/files/stat", query: query})
+}
+
+// MakeDirectory makes a directory: path, user, mode, create_parents.
+func (c *Client) MakeDirectory(ctx context.Context, query url.Values) (apiv1.FileInfo, error) {
+	return c.info(ctx, fileCall{method: http.MethodPost, route: "/files/mkdir", query: query})
+}
+
+// MoveFile renames: path, to, user, overwrite.
+func (c *Client) MoveFile(ctx context.Context, query url.Values) (apiv1.FileInfo, error) {
+	return c.info(ctx, fileCall{method: http.MethodPost, route: "/files/move", query: query})
+}
+
+func (c *Client) info(ctx context.Context, call fileCall) (apiv1.FileInfo, error) {
+	raw, err := c.small(ctx, call, maxJSONBytes)
+	if err != nil {
+		return apiv1.FileInfo{}, err
+	}
+	var info apiv1.FileInfo
+	if err := json.Unmarshal(raw, &info); err != nil {
+		return apiv1.FileInfo{}, faultf("an answer that is not JSON")
+	}
+	return checkInfo(info)
+}
+
+// ListFiles describes one page of a directory: path, user, depth, limit, cursor.
+func (c *Client) ListFiles(ctx context.Context, query url.Values) (apiv1.FileList, error) {
+	raw, err := c.small(ctx, fileCall{method: http.MethodGet, route: "/files/list", query: query}, maxListBytes)
+	if err != nil {
+		return apiv1.FileList{}, err
+	}
+	return checkList(raw)
+}
+
+// small makes a call without a body whose answer is small.
+func (c *Client) small(ctx context.Context, call fileCall, limit int64) ([]byte, error) {
+	callCtx, cancel := context.WithTimeout(ctx, longTimeout)
+	defer cancel()
+	res, err := c.file(callCtx, call)
+	if err == nil {
+		defer res.Body.Close()
+		var raw []byte
+		if raw, err = readBounded(callCtx, cancel, res.Body, limit); err == nil {
+			return raw, nil
+		}
+	}
+	if callCtx.Err() != nil && ctx.Err() == nil {
+		if _, ok := errors.AsType[*sandbox.Error](err); !ok {
+			err = tooSlow(err)
+		}
+	}
+	return nil, callError(ctx, err)
 }
 
 // sentBody remembers that it was the body that failed, not the guest.
@@ -130,30 +273,43 @@ func (b *sentBody) failure() error {
 	return b.err
 }
 
-// file makes a request and turns an answer other than 200 into an error.
-func (c *Client) file(ctx context.Context, method string, query url.Values, body io.ReadCloser, length int64) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, baseURL+"/files?"+query.Encode(), nil)
+// fileCall is one request to the routes for files.
+type fileCall struct {
+	method, route string
+	query         url.Values
+	head          http.Header
+	body          io.ReadCloser
+	length        int64 // of body
+}
+
+// file makes a request and turns an answer other than 200, 204 and 206 into an error.
+func (c *Client) file(ctx context.Context, call fileCall) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, call.method, baseURL+call.route+"?"+call.query.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
-		req.Body, req.ContentLength = body, length
-		if length == 0 {
+	if call.body != nil {
+		req.Body, req.ContentLength = call.body, call.length
+		if call.length == 0 {
 			req.Body = http.NoBody
 		}
+	}
+	for name, values := range call.head {
+		req.Header[name] = values
 	}
 	req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
 	res, err := c.files.Do(req)
 	if err != nil {
 		return nil, err
 	}
-	if res.StatusCode == http.StatusOK {
+	switch res.StatusCode {
+	case http.StatusOK, http.StatusPartialContent, http.StatusNoContent:
 		return res, nil
 	}
 	defer res.Body.Close()
 	bodyCtx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	raw, err := readBounded(bodyCtx, func() { _ = res.Body.Close() }, res.Body)
+	raw, err := readBounded(bodyCtx, func() { _ = res.Body.Close() }, res.Body, maxJSONBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -161,19 +317,19 @@ func (c *Client) file(ctx context.Context, method string, query url.Values, body
 }
 
 // readBounded reads a small body within callTimeout; stop is how a read is ended.
-func readBounded(ctx context.Context, stop func(), body io.Reader) ([]byte, error) {
+func readBounded(ctx context.Context, stop func(), body io.Reader, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, stop)()
-	raw, err := io.ReadAll(io.LimitReader(body, maxJSONBytes+1))
+	raw, err := io.ReadAll(io.LimitReader(body, limit+1))
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, tooSlow(err)
 		}
 		return nil, err
 	}
-	if len(raw) > maxJSONBytes {
-		return nil, faultf("an answer of more than %d bytes", maxJSONBytes)
+	if int64(len(raw)) > limit {
+		return nil, faultf("an answer of more than %d bytes", limit)
 	}
 	return raw, nil
 }
@@ -189,23 +345,4 @@ func refusal(status int, raw []byte) error {
 		return faultf("status %d with code %s", status, e.Code)
 	}
 	return e
-}
-
-var sumPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
-
-// checkStored checks the answer to a PUT of length bytes.
-func checkStored(raw []byte, length int64) (Stored, error) {
-	var s struct {
-		Path      string `json:"path"`
-		SizeBytes int64  `json:"size_bytes"`
-		SHA256    string `json:"sha256"`
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if err := dec.Decode(&s); err != nil {
-		return Stored{}, faultf("an answer that is not JSON")
-	}
-	if s.SizeBytes < 0 || length >= 0 && s.SizeBytes != length || !sumPattern.MatchString(s.SHA256) || !path.IsAbs(s.Path) {
-		return Stored{}, faultf("stored %d of %d bytes, sum %.80q", s.SizeBytes, length, s.SHA256)
-	}
-	return Stored{Path: cleanTo(s.Path, maxPath), SizeBytes: s.SizeBytes, SHA256: s.SHA256}, nil
 }

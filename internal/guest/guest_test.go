@@ -290,7 +290,7 @@ func TestFiles(t *testing.T) {
 			t.Fatalf("%+v, %v", s, err)
 		}
 	}
-	file, err := c.GetFile(t.Context(), query)
+	file, err := c.GetFile(t.Context(), query, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,11 +301,11 @@ func TestFiles(t *testing.T) {
 	if s, err := c.PutFile(t.Context(), query, bytes.NewReader(nil), 0); err != nil || s.SizeBytes != 0 {
 		t.Errorf("empty file: %+v, %v", s, err)
 	}
-	_, err = c.GetFile(t.Context(), url.Values{"path": {path + "/none"}})
+	_, err = c.GetFile(t.Context(), url.Values{"path": {path + "/none"}}, "")
 	wantCode(t, err, sandbox.CodeNotFound)
 	_, err = c.PutFile(t.Context(), url.Values{"path": {filepath.Dir(path)}}, bytes.NewReader(content), int64(len(content)))
 	wantCode(t, err, sandbox.CodeIsDirectory)
-	_, err = c.GetFile(t.Context(), url.Values{"path": {"x"}, "more": {"y"}})
+	_, err = c.GetFile(t.Context(), url.Values{"path": {"x"}, "more": {"y"}}, "")
 	wantCode(t, err, sandbox.CodeUnknownField)
 	_, err = c.PutFile(t.Context(), query, io.MultiReader(bytes.NewReader(content), failing{}), -1)
 	wantCode(t, err, sandbox.CodeInvalidArgument)

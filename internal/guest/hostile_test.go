@@ -73,7 +73,7 @@ func calls(c *guest.Client) map[string]func(context.Context) error {
 			return err
 		},
 		"get file": func(ctx context.Context) error {
-			f, err := c.GetFile(ctx, url.Values{"path": {"/x"}})
+			f, err := c.GetFile(ctx, url.Values{"path": {"/x"}}, "")
 			if err != nil {
 				return err
 			}

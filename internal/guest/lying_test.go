@@ -297,7 +297,7 @@ func TestLyingFiles(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}))
-	f, err := short.GetFile(t.Context(), url.Values{"path": {"/x"}})
+	f, err := short.GetFile(t.Context(), url.Values{"path": {"/x"}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

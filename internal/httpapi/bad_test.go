@@ -151,6 +151,9 @@ func TestBadQueries(t *testing.T) {
 		"/v1/node?x=1":                                   "x",
 		"/v1/sandboxes/box/files":                        "path",
 		"/v1/sandboxes/box/files?path=a&recursive=true":  "recursive",
+		"/v1/sandboxes/box/files/stat":                   "path",
+		"/v1/sandboxes/box/files/list?path=a&order=asc":  "order",
+		"/v1/sandboxes/box/files/archive?path=a&path=b":  "path",
 		"/v1/sandboxes/box/commands?state=paused":        "state",
 		"/v1/sandboxes/box/commands?pid=0":               "pid",
 	} {

@@ -50,8 +50,9 @@ type Control interface {
 	// Transcript returns what is kept of a recorded session, as lines of JSON; also when its sandbox is gone.
 	Transcript(ctx context.Context, id sandbox.CommandID) (io.ReadCloser, error)
 
-	// ProxyFiles and ProxyStdin pass a body through to the gateway unread and answer w.
-	ProxyFiles(w http.ResponseWriter, r *http.Request, ref string)
+	// ProxyFiles and ProxyStdin pass a body through to the gateway unread and answer w. action is what follows "files/"
+	// in the path, "" for a file itself.
+	ProxyFiles(w http.ResponseWriter, r *http.Request, ref, action string)
 	ProxyStdin(w http.ResponseWriter, r *http.Request, id sandbox.CommandID)
 
 	ListTemplates(ctx context.Context) ([]sandbox.Template, error)

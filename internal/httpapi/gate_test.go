@@ -77,7 +77,7 @@ func TestUnknownRoutes(t *testing.T) {
 		"POST /v1/sandboxes/box/pause", "POST /v1/sandboxes/box/resume", "POST /v1/sandboxes/box/suspend", "POST /v1/sandboxes/box/wake",
 		"POST /v1/sandboxes/box/checkpoints", "GET /v1/sandboxes/box/checkpoints", "POST /v1/sandboxes/box/rollback",
 		"POST /v1/sandboxes/box/fork", "POST /v1/sandboxes/box/recover", "POST /v1/sandboxes/box/tokens", "GET /v1/events",
-		"GET /v1/sandboxes/box/files/stat", "GET /v1/sandboxes/box/files/list", "POST /v1/sandboxes/box/files/mkdir",
+		"GET /v1/sandboxes/box/files/", "GET /v1/sandboxes/box/files/copy", "GET /v1/sandboxes/box/files/stat/x",
 		"GET /v1/policies/x", "PUT /v1/sandboxes/box/policy", "GET /v1/secrets/x", "GET /v1/node/ledger", "GET /v1/checkpoints/cp_1",
 		"GET /", "GET /v1", "GET /v1/", "GET /v2/sandboxes", "GET /v1/sandboxes/", "GET /v1/templates/", "GET /v1//sandboxes", "GET /v1/../v1/sandboxes",
 		"GET /v1/sandboxes/box/", "GET /v1/sandboxes/./box", "GET /favicon.ico",
@@ -91,16 +91,18 @@ func TestWrongMethods(t *testing.T) {
 	t.Parallel()
 	s := httpapitest.Serve(t)
 	for route, allow := range map[string]string{
-		"PUT /v1/sandboxes":                "GET, HEAD, POST",
-		"DELETE /v1/sandboxes":             "GET, HEAD, POST",
-		"POST /v1/sandboxes/box":           "DELETE, GET, HEAD, PATCH",
-		"PUT /v1/templates":                "DELETE, GET, HEAD, POST",
-		"DELETE /v1/sandboxes/box/files":   "GET, HEAD, PUT",
-		"POST /healthz":                    "GET, HEAD",
-		"OPTIONS /v1/sandboxes/box/exec":   "POST",
-		"TRACE /v1/operations/op_x/cancel": "POST",
-		"BREW /v1/sandboxes/box/commands":  "GET, HEAD, POST",
-		"PUT /v1/templates/mini%3Alatest":  "DELETE, GET, HEAD",
+		"PUT /v1/sandboxes":                 "GET, HEAD, POST",
+		"DELETE /v1/sandboxes":              "GET, HEAD, POST",
+		"POST /v1/sandboxes/box":            "DELETE, GET, HEAD, PATCH",
+		"PUT /v1/templates":                 "DELETE, GET, HEAD, POST",
+		"POST /v1/sandboxes/box/files":      "DELETE, GET, HEAD, PUT",
+		"GET /v1/sandboxes/box/files/mkdir": "POST",
+		"POST /v1/sandboxes/box/files/stat": "GET, HEAD",
+		"POST /healthz":                     "GET, HEAD",
+		"OPTIONS /v1/sandboxes/box/exec":    "POST",
+		"TRACE /v1/operations/op_x/cancel":  "POST",
+		"BREW /v1/sandboxes/box/commands":   "GET, HEAD, POST",
+		"PUT /v1/templates/mini%3Alatest":   "DELETE, GET, HEAD",
 	} {
 		method, path := cut(route)
 		a := request(t, s, method, path, "")

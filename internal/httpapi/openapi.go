@@ -39,7 +39,8 @@ func humaConfig() huma.Config {
 // finishSpec adds what huma cannot take from the types, and takes out its own error model.
 func finishSpec(spec *huma.OpenAPI) {
 	registry := spec.Components.Schemas
-	for _, t := range []any{apiv1.Problem{}, apiv1.WrittenFile{}, apiv1.WrittenStdin{}} {
+	for _, t := range []any{apiv1.Problem{}, apiv1.WrittenFile{}, apiv1.WrittenStdin{},
+		apiv1.FileInfo{}, apiv1.FileList{}, apiv1.FileEvent{}, apiv1.UnpackedArchive{}} {
 		registry.Schema(reflect.TypeOf(t), true, "")
 	}
 	schemas := registry.Map()

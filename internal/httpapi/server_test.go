@@ -29,7 +29,7 @@ type faulty struct {
 
 func (f faulty) GetSandbox(ctx context.Context, _ string) (sandbox.Sandbox, error) { return f.get(ctx) }
 
-func (f faulty) ProxyFiles(w http.ResponseWriter, r *http.Request, _ string) { f.files(w, r) }
+func (f faulty) ProxyFiles(w http.ResponseWriter, r *http.Request, _, _ string) { f.files(w, r) }
 
 // serve runs f behind the API and returns it with its log.
 func (f faulty) serve(t *testing.T) (*httpapitest.Server, *bytes.Buffer) {

@@ -83,7 +83,10 @@ func TestSpecHasEveryRouteOfTheContract(t *testing.T) {
 		"POST /v1/sandboxes/{id}/commands", "GET /v1/sandboxes/{id}/commands", "POST /v1/sandboxes/{id}/exec",
 		"GET /v1/commands/{id}", "DELETE /v1/commands/{id}", "POST /v1/commands/{id}/attach", "POST /v1/commands/{id}/signal", "POST /v1/commands/{id}/resize",
 		"GET /v1/commands/{id}/transcript", "POST /v1/commands/{id}/stdin",
-		"GET /v1/sandboxes/{id}/files", "PUT /v1/sandboxes/{id}/files", "GET /v1/templates", "GET /v1/templates/{ref}",
+		"GET /v1/sandboxes/{id}/files", "PUT /v1/sandboxes/{id}/files", "DELETE /v1/sandboxes/{id}/files",
+		"GET /v1/sandboxes/{id}/files/stat", "GET /v1/sandboxes/{id}/files/list", "POST /v1/sandboxes/{id}/files/mkdir",
+		"POST /v1/sandboxes/{id}/files/move", "GET /v1/sandboxes/{id}/files/watch", "GET /v1/sandboxes/{id}/files/archive",
+		"PUT /v1/sandboxes/{id}/files/archive", "GET /v1/templates", "GET /v1/templates/{ref}",
 		"POST /v1/templates", "DELETE /v1/templates/{ref}",
 		"GET /v1/node", "GET /healthz", "GET /readyz", "GET /metrics",
 	} {

@@ -29,6 +29,11 @@ const (
 	CodeSandboxBusy         Code = "sandbox_busy"
 	CodeStateMismatch       Code = "state_mismatch"
 	CodeIsDirectory         Code = "is_directory"
+	CodeNotDirectory        Code = "not_a_directory"
+	CodeAlreadyExists       Code = "already_exists"
+	CodeNotEmpty            Code = "directory_not_empty"
+	CodeContentMismatch     Code = "content_mismatch"
+	CodeRange               Code = "range_not_satisfiable"
 	CodePermissionDenied    Code = "permission_denied"
 	CodeStdinOffset         Code = "stdin_offset_mismatch"
 	CodeStdinClosed         Code = "stdin_closed"
@@ -76,13 +81,18 @@ func Codes() []CodeInfo {
 		{CodeInvalidState, 409, false, "the verb is not legal in this state; the remedy names one that helps", "look at its state, and change that first"},
 		{CodeSandboxBusy, 409, true, "a transition is under way and if_busy=fail was asked", "try again when the transition has ended"},
 		{CodeIsDirectory, 409, false, "a directory is where a file is meant", "name a file"},
+		{CodeNotDirectory, 409, false, "a file is where a directory is meant", "name a directory"},
+		{CodeAlreadyExists, 409, false, "something is at the path already", "choose another name, or allow what is there (overwrite, create_parents)"},
+		{CodeNotEmpty, 409, false, "the directory is not empty and recursive was not asked", "remove what is in it (recursive=true)"},
 		{CodeStdinOffset, 409, false, "stdin has accepted another number of bytes than the given offset", "go on from stdin_bytes"},
 		{CodeStdinClosed, 409, false, "the process has no open standard input", "create the command with \"stdin\": true, and write before its end"},
 		{CodeNotRunning, 409, false, "the process is not running", "look at its state: GET /v1/commands/{id}"},
 		{CodeCanceled, 409, false, "the operation was canceled", "ask again if it is still wanted"},
 		{CodeInterrupted, 409, true, "the operation was cut off by a restart and has been cleaned up", "ask again"},
 		{CodeStateMismatch, 412, false, "if_state was given and the sandbox is in another state", "look at the sandbox's state, and decide again"},
+		{CodeContentMismatch, 412, false, "if_match was given and the file's content is another", "read the file again, and decide again"},
 		{CodeBodyTooLarge, 413, false, "the body is larger than this route accepts", "send less, or send it as a file"},
+		{CodeRange, 416, false, "the range begins behind the end of the file", "ask for bytes that are there"},
 		{CodeCapacity, 429, true, "the host has no room for it now; nothing happened", "try again later, or delete what is not needed"},
 		{CodeInternal, 500, false, "a fault of ours; the log has the details", "see the log of the SPACE processes"},
 		{CodeGuestFault, 502, false, "the guest's agent answered something that makes no sense", "try again; if it stays, delete the sandbox"},

@@ -3,8 +3,6 @@ package httpapitest
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -225,44 +223,6 @@ func (f *Fake) ProxyStdin(w http.ResponseWriter, r *http.Request, id sandbox.Com
 		return
 	}
 	writeJSON(w, apiv1.WrittenStdin{StdinBytes: p.snapshot().StdinBytes})
-}
-
-// ProxyFiles keeps files in memory. A path that ends with a slash is a directory.
-func (f *Fake) ProxyFiles(w http.ResponseWriter, r *http.Request, ref string) {
-	box, err := f.GetSandbox(r.Context(), ref)
-	if err != nil {
-		problem.Write(w, err, problem.Options{})
-		return
-	}
-	path := r.URL.Query().Get("path")
-	key := string(box.ID) + path
-	if path[len(path)-1] == '/' {
-		problem.Write(w, &sandbox.Error{Code: sandbox.CodeIsDirectory, Message: "a directory is where a file is meant", Cause: path}, problem.Options{})
-		return
-	}
-	if r.Method == http.MethodPut {
-		data, err := io.ReadAll(r.Body)
-		if err != nil {
-			problem.Write(w, err, problem.Options{})
-			return
-		}
-		f.mu.Lock()
-		f.files[key] = data
-		f.mu.Unlock()
-		sum := sha256.Sum256(data)
-		writeJSON(w, apiv1.WrittenFile{Path: path, SizeBytes: int64(len(data)), SHA256: hex.EncodeToString(sum[:])})
-		return
-	}
-	f.mu.Lock()
-	data, ok := f.files[key]
-	f.mu.Unlock()
-	if !ok {
-		problem.Write(w, &sandbox.Error{Code: sandbox.CodeNotFound, Message: "there is no such file", Cause: path}, problem.Options{})
-		return
-	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	_, _ = w.Write(data)
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

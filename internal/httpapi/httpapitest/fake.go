@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -43,7 +45,7 @@ type Fake struct {
 	commands   map[sandbox.CommandID]*process
 	cmdOrder   []sandbox.CommandID
 	seen       map[string]seen
-	files      map[string][]byte
+	files      map[sandbox.ID]*os.Root
 	imported   []sandbox.Template
 	notReady   error
 	dataURL    string
@@ -65,7 +67,7 @@ func NewFake() *Fake {
 	return &Fake{
 		changed: make(chan struct{}), dropped: make(chan struct{}), steps: make(chan struct{}), done: make(chan struct{}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		sandboxes: map[sandbox.ID]*sandbox.Sandbox{}, operations: map[sandbox.OperationID]*operation.Operation{},
-		commands: map[sandbox.CommandID]*process{}, seen: map[string]seen{}, files: map[string][]byte{}, programs: Programs(),
+		commands: map[sandbox.CommandID]*process{}, seen: map[string]seen{}, files: map[sandbox.ID]*os.Root{}, programs: Programs(),
 	}
 }
 
@@ -102,8 +104,15 @@ func (f *Fake) await(ctx context.Context, wait time.Duration, done func() bool) 
 	}
 }
 
-// Close lets programs that wait for something end.
-func (f *Fake) Close() { close(f.done) }
+// Close lets programs that wait for something end, and removes the files.
+func (f *Fake) Close() {
+	close(f.done)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, root := range f.files {
+		_ = errors.Join(root.Close(), os.RemoveAll(root.Name()))
+	}
+}
 
 // Step lets a program that waits for it go on.
 func (f *Fake) Step(ctx context.Context) error {
