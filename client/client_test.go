@@ -231,6 +231,105 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+func TestFileTrees(t *testing.T) {
+	t.Parallel()
+	_, c, _ := box(t)
+	ctx := t.Context()
+	if d, err := c.MakeDirectory(ctx, "box", "root", apiv1.MakeDirectory{Path: "d/e", CreateParents: true}); err != nil || d.Type != apiv1.FileTypeDirectory {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	for _, name := range []string{"d/1", "d/2", "d/3"} {
+		if _, err := c.WriteFile(ctx, "box", name, strings.NewReader("0123456789"), client.FileOptions{InPlace: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for opts, want := range map[client.FileOptions]string{{Offset: 3}: "3456789", {Offset: 3, Length: 2}: "34", {Length: 1}: "0"} {
+		f, err := c.ReadFile(ctx, "box", "d/1", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(f); err != nil || string(got) != want || f.Size != int64(len(want)) {
+			t.Errorf("%+v: %q, %v", opts, got, err)
+		}
+		f.Close()
+	}
+	var names []string
+	for page := (&apiv1.FileList{}); ; {
+		var err error
+		if page, err = c.ListFiles(ctx, "box", "d", client.ListOptions{Limit: 3, Depth: 1, Cursor: page.NextCursor}); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range page.Items {
+			names = append(names, f.Path)
+		}
+		if page.NextCursor == "" {
+			break
+		}
+	}
+	if d := cmp.Diff([]string{"/home/user/d/1", "/home/user/d/2", "/home/user/d/3", "/home/user/d/e"}, names); d != "" {
+		t.Error(d)
+	}
+	if f, err := c.MoveFile(ctx, "box", "", apiv1.MoveFile{From: "d/3", To: "d/4", Overwrite: true}); err != nil || f.Path != "/home/user/d/4" {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if f, err := c.StatFile(ctx, "box", "d/4", client.StatOptions{Follow: true}); err != nil || f.SizeBytes != 10 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if err := c.RemoveFile(ctx, "box", "d", client.RemoveOptions{}); client.Code(err) != "directory_not_empty" {
+		t.Errorf("%v", err)
+	}
+	archive, err := c.ReadArchive(ctx, "box", "d", client.FileOptions{User: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	if done, err := c.WriteArchive(ctx, "box", "copy", archive, client.FileOptions{CreateParents: true}); err != nil || done.SizeBytes != 30 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if err := c.RemoveFile(ctx, "box", "d", client.RemoveOptions{Recursive: true}); err != nil {
+		t.Error(err)
+	}
+	if err := c.RemoveFile(ctx, "box", "d", client.RemoveOptions{MissingOK: true}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWatchFiles(t *testing.T) {
+	t.Parallel()
+	_, c, _ := box(t)
+	w, err := c.WatchFiles(t.Context(), "box", "d", client.WatchOptions{Recursive: true, LastEventID: "7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for _, want := range []string{"1 overflow /home/user/d", "2 create /home/user/d/new"} {
+		e, err := w.Next()
+		if got := w.ID + " " + e.Type + " " + e.Path; err != nil || got != want {
+			t.Errorf("%q, %v, want %q", got, err, want)
+		}
+	}
+	if _, err := w.Next(); err != io.EOF {
+		t.Errorf("at the end: %v", err)
+	}
+}
+
+// TestWatchOfAnotherServer: what is no stream of events, or breaks, is an error and takes no memory.
+func TestWatchOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{"no JSON": "data: x\n\n", "endless line": strings.Repeat("x", 1<<20)} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
+		t.Cleanup(s.Close)
+		w, err := client.New(s.URL, "").WatchFiles(t.Context(), "box", "d", client.WatchOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, err := w.Next(); err == nil || err == io.EOF {
+			t.Errorf("%s: %+v, %v", name, e, err)
+		}
+		w.Close()
+	}
+}
+
 func TestTemplatesAndNode(t *testing.T) {
 	t.Parallel()
 	s, c := serve(t)

@@ -95,6 +95,33 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%s: %d %s", bad, res.StatusCode, body)
 		}
 	}
+	for _, route := range []struct{ method, path, target string }{
+		{"DELETE", "/files?path=x&recursive=true&missing_ok=true", ""}, {"GET", "/files/stat?path=x&follow=true", "/stat"},
+		{"GET", "/files/list?path=x&depth=2&limit=3&cursor=a", "/list"}, {"POST", "/files/mkdir?path=x&mode=1&create_parents=true", "/mkdir"},
+		{"POST", "/files/move?path=x&to=y&overwrite=true", "/move"}, {"GET", "/files/watch?path=x&recursive=true", "/watch"},
+		{"GET", "/files/archive?path=x", "/archive"}, {"PUT", "/files/archive?path=x&create_parents=true", "/archive"},
+		{"PUT", "/files?path=x&if_match=a&write=in_place", ""},
+	} {
+		if res, body := do(t, route.method, srv.URL+route.path, "", "Range", "bytes=0-1", "Last-Event-ID", "5"); res.StatusCode != 200 {
+			t.Errorf("%s: %d %s", route.path, res.StatusCode, body)
+			continue
+		}
+		w.gw.mu.Lock()
+		got := w.gw.requests[len(w.gw.requests)-1]
+		w.gw.mu.Unlock()
+		sent, _ := url.Parse(route.path)
+		want := sent.Query()
+		want.Set("user", "user")
+		if got.Method != route.method || got.URL.Path != "/raw/sandboxes/"+string(box.ID)+"/files"+route.target || got.URL.RawQuery != want.Encode() ||
+			got.Header.Get("Range") != "bytes=0-1" || got.Header.Get("Last-Event-ID") != "5" {
+			t.Errorf("%s: the gateway got %s %s, %v", route.path, got.Method, got.URL, got.Header)
+		}
+	}
+	for _, bad := range []string{"/files/copy?path=x", "/files/mkdir?path=x", "/files/?path=x"} {
+		if res, _ := do(t, http.MethodGet, srv.URL+bad, ""); res.StatusCode != 405 && res.StatusCode != 404 {
+			t.Errorf("%s: %d", bad, res.StatusCode)
+		}
+	}
 	w.stopGateway()
 	if res, body := do(t, http.MethodGet, srv.URL+"/files?path=x", ""); res.StatusCode != 503 || !strings.Contains(body, `"unavailable"`) {
 		t.Errorf("without a gateway: %d %s", res.StatusCode, body)

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -56,6 +57,52 @@ func TestFilesThere(t *testing.T) {
 	status, body, res = w.raw("HEAD", filesPath(b, "path", target), nil)
 	if status != 200 || len(body) != 0 || res.ContentLength != int64(len(content)) {
 		t.Errorf("head: %d, %d bytes, length %d", status, len(body), res.ContentLength)
+	}
+}
+
+// actPath is the path of a route below files.
+func actPath(b *box, action string, query ...string) string {
+	return strings.Replace(filesPath(b, query...), "/files?", "/files/"+action+"?", 1)
+}
+
+// TestFileRoutes goes through all routes for files but the plain ones, with a real agent.
+func TestFileRoutes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.boot(w.newBox())
+	w.configure(b)
+	dir := filepath.Join(w.dir, "tree")
+	for _, row := range []struct {
+		method, path string
+		status       int
+		contains     string
+	}{
+		{"POST", actPath(b, "mkdir", "path", dir, "mode", "0750"), 200, `"mode":"0750"`},
+		{"PUT", filesPath(b, "path", dir+"/a"), 200, "sha256"},
+		{"PUT", filesPath(b, "path", dir+"/a", "if_match", hex.EncodeToString(make([]byte, 32))), 412, "content_mismatch"},
+		{"PUT", filesPath(b, "path", dir+"/a", "write", "in_place"), 200, "sha256"},
+		{"GET", actPath(b, "stat", "path", dir+"/a"), 200, `"size_bytes":5`},
+		{"POST", actPath(b, "move", "path", dir+"/a", "to", dir+"/b"), 200, dir + "/b"},
+		{"GET", actPath(b, "list", "path", dir, "limit", "1"), 200, `"items":[{"path":"` + dir + `/b"`},
+		{"GET", actPath(b, "archive", "path", dir), 200, "ustar"},
+		{"PUT", actPath(b, "archive", "path", dir), 400, "not a tar archive"},
+		{"DELETE", filesPath(b, "path", dir), 409, "directory_not_empty"},
+		{"DELETE", filesPath(b, "path", dir, "recursive", "true"), 204, ""},
+		{"DELETE", filesPath(b, "path", dir, "missing_ok", "true"), 204, ""},
+		{"GET", actPath(b, "watch", "path", dir), 404, "not_found"},
+		{"GET", actPath(b, "mkdir", "path", dir), 405, "method_not_allowed"},
+		{"GET", actPath(b, "copy", "path", dir), 404, "not_found"},
+		{"GET", actPath(b, "", "path", dir), 404, "not_found"},
+		{"GET", actPath(b, "stat", "path", dir, "mode", "1"), 400, "invalid_argument"},
+	} {
+		var body io.Reader
+		if row.method == "PUT" {
+			body = strings.NewReader("12345")
+		}
+		status, data, _ := w.raw(row.method, row.path, body)
+		if status != row.status || !strings.Contains(string(data), row.contains) {
+			t.Errorf("%s %s: %d %s, want %d with %s", row.method, row.path, status, data, row.status, row.contains)
+		}
 	}
 }
 

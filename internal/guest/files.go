@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	maxJSONBytes = 256 << 10
+	maxJSONBytes = 64 << 10
+	maxInfoBytes = 256 << 10 // a path and attributes
 	maxListBytes = 4 << 20
 	maxPath      = 8192            // a relative path below a home directory
 	longTimeout  = 5 * time.Minute // of calls that go over whole directories
@@ -207,7 +208,7 @@ func (c *Client) MoveFile(ctx context.Context, query url.Values) (apiv1.FileInfo
 }
 
 func (c *Client) info(ctx context.Context, call fileCall) (apiv1.FileInfo, error) {
-	raw, err := c.small(ctx, call, maxJSONBytes)
+	raw, err := c.small(ctx, call, maxInfoBytes)
 	if err != nil {
 		return apiv1.FileInfo{}, err
 	}

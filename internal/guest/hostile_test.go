@@ -73,12 +73,24 @@ func calls(c *guest.Client) map[string]func(context.Context) error {
 			return err
 		},
 		"get file": func(ctx context.Context) error {
-			f, err := c.GetFile(ctx, url.Values{"path": {"/x"}}, "")
-			if err != nil {
-				return err
-			}
-			defer f.Body.Close()
-			_, err = io.Copy(io.Discard, f.Body)
+			return drain(c.GetFile(ctx, url.Values{"path": {"/x"}}, ""))
+		},
+		"part of a file": func(ctx context.Context) error {
+			return drain(c.GetFile(ctx, url.Values{"path": {"/x"}}, "bytes=0-9"))
+		},
+		"get archive": func(ctx context.Context) error { return drain(c.GetArchive(ctx, url.Values{"path": {"/x"}})) },
+		"watch files": func(ctx context.Context) error {
+			return drain(c.WatchFiles(ctx, url.Values{"path": {"/x"}}, true))
+		},
+		"stat": func(ctx context.Context) error { _, err := c.StatFile(ctx, url.Values{"path": {"/x"}}); return err },
+		"list": func(ctx context.Context) error { _, err := c.ListFiles(ctx, url.Values{"path": {"/x"}}); return err },
+		"mkdir": func(ctx context.Context) error {
+			_, err := c.MakeDirectory(ctx, url.Values{"path": {"/x"}})
+			return err
+		},
+		"move": func(ctx context.Context) error { _, err := c.MoveFile(ctx, url.Values{"path": {"/x"}}); return err },
+		"unpack": func(ctx context.Context) error {
+			_, err := c.PutArchive(ctx, url.Values{"path": {"/x"}}, strings.NewReader("x"), 1)
 			return err
 		},
 		"put file": func(ctx context.Context) error {
@@ -86,6 +98,16 @@ func calls(c *guest.Client) map[string]func(context.Context) error {
 			return err
 		},
 	}
+}
+
+// drain reads a body to its end.
+func drain(f *guest.File, err error) error {
+	if err != nil {
+		return err
+	}
+	defer f.Body.Close()
+	_, err = io.Copy(io.Discard, f.Body)
+	return err
 }
 
 // everyCallFails makes every call and wants each to fail with one of the codes, soon.

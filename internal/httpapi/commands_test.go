@@ -288,3 +288,74 @@ func TestFiles(t *testing.T) {
 	problem(t, request(t, s, "GET", "/v1/sandboxes/box/files?path=/tmp/", ""), 409, "is_directory")
 	problem(t, request(t, s, "GET", "/v1/sandboxes/nobody/files?path=a", ""), 404, "not_found")
 }
+
+// The bodies of mkdir and move are read, and checked as any other.
+func TestMkdirAndMove(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	const mkdir, move = "/v1/sandboxes/box/files/mkdir", "/v1/sandboxes/box/files/move"
+	made := read[apiv1.FileInfo](t, request(t, s, "POST", mkdir+"?user=root", `{"path":"a/b","mode":"0755","create_parents":true}`), 200)
+	if made.Type != "directory" || made.Path != "/home/user/a/b" {
+		t.Errorf("%+v", made)
+	}
+	moved := read[apiv1.FileInfo](t, request(t, s, "POST", move, `{"from":"a/b","to":"a/c","overwrite":true}`), 200)
+	if moved.Path != "/home/user/a/c" {
+		t.Errorf("%+v", moved)
+	}
+	for body, row := range map[string]struct{ path, code, field string }{
+		``:                           {mkdir, "malformed_body", ""},
+		`x`:                          {mkdir, "malformed_body", ""},
+		`{}`:                         {mkdir, "invalid_argument", "path"},
+		`{"path":""}`:                {mkdir, "invalid_argument", "path"},
+		`{"path":5}`:                 {mkdir, "invalid_argument", "path"},
+		`{"path":"a","mode":"0888"}`: {mkdir, "invalid_argument", "mode"},
+		`{"path":"a","user":"root"}`: {mkdir, "unknown_field", "user"},
+		`{"from":"a"}`:               {move, "invalid_argument", "to"},
+		`{"from":"a","to":"b","overwrite":"yes"}`: {move, "invalid_argument", "overwrite"},
+	} {
+		p := problem(t, request(t, s, "POST", row.path, body), 400, row.code)
+		if row.field != "" && (len(p.Fields) != 1 || p.Fields[0].Field != row.field) {
+			t.Errorf("%s: %+v", body, p)
+		}
+	}
+	if p := problem(t, request(t, s, "POST", mkdir+"?path=x", `{"path":"a"}`), 400, "invalid_argument"); p.Fields[0].Field != "path" {
+		t.Errorf("%+v", p)
+	}
+	if p := problem(t, request(t, s, "POST", mkdir, `{"path":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "body_too_large"); p.Remedy == "" {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestFileRoutes(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	const files = "/v1/sandboxes/box/files"
+	request(t, s, "PUT", files+"?path=d/file", "0123456789")
+	if a := request(t, s, "GET", files+"?path=d/file", "", "Range: bytes=2-4"); a.StatusCode != 206 || string(a.body) != "234" || a.Header.Get("Content-Range") != "bytes 2-4/10" {
+		t.Errorf("%d %q", a.StatusCode, a.body)
+	}
+	if info := read[apiv1.FileInfo](t, request(t, s, "GET", files+"/stat?path=d/file", ""), 200); info.SizeBytes != 10 || info.SymlinkTarget != nil {
+		t.Errorf("%+v", info)
+	}
+	if list := read[apiv1.FileList](t, request(t, s, "GET", files+"/list?path=d", ""), 200); len(list.Items) != 1 {
+		t.Errorf("%+v", list)
+	}
+	archive := request(t, s, "GET", files+"/archive?path=d", "")
+	if archive.StatusCode != 200 || archive.Header.Get("Content-Type") != "application/x-tar" {
+		t.Errorf("%d %v", archive.StatusCode, archive.Header)
+	}
+	done := read[apiv1.UnpackedArchive](t, request(t, s, "PUT", files+"/archive?path=e", string(archive.body)), 200)
+	if done.Entries != 1 || done.SizeBytes != 10 {
+		t.Errorf("%+v", done)
+	}
+	if a := request(t, s, "GET", files+"/watch?path=d", ""); a.Header.Get("Content-Type") != "text/event-stream" || !strings.Contains(string(a.body), "event: create") {
+		t.Errorf("%d %s", a.StatusCode, a.body)
+	}
+	problem(t, request(t, s, "DELETE", files+"?path=d", ""), 409, "directory_not_empty")
+	for _, q := range []string{"?path=d&recursive=true", "?path=d&missing_ok=true"} {
+		if a := request(t, s, "DELETE", files+q, ""); a.StatusCode != 204 || len(a.body) != 0 {
+			t.Errorf("%d %s", a.StatusCode, a.body)
+		}
+	}
+	problem(t, request(t, s, "DELETE", files+"?path=d", ""), 404, "not_found")
+}
