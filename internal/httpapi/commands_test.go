@@ -326,6 +326,30 @@ func TestMkdirAndMove(t *testing.T) {
 	}
 }
 
+// A change that is sent again with its Idempotency-Key is not made again.
+func TestFileChangesOnce(t *testing.T) {
+	t.Parallel()
+	s := box(t)
+	const files = "/v1/sandboxes/box/files"
+	request(t, s, "PUT", files+"?path=a", "content")
+	for i, want := range []string{"", "true", "true"} {
+		a := request(t, s, "POST", files+"/move", `{"from":"a","to":"b"}`, "Idempotency-Key: m")
+		if info := read[apiv1.FileInfo](t, a, 200); info.Path != "/home/user/b" || a.Header.Get("Idempotency-Replayed") != want {
+			t.Errorf("move %d: %+v, %v", i, info, a.Header)
+		}
+	}
+	problem(t, request(t, s, "POST", files+"/move", `{"from":"b","to":"c"}`, "Idempotency-Key: m"), 409, "idempotency_conflict")
+	for i, want := range []string{"", "true"} {
+		if a := request(t, s, "DELETE", files+"?path=b", "", "Idempotency-Key: d"); a.StatusCode != 204 || a.Header.Get("Idempotency-Replayed") != want {
+			t.Errorf("delete %d: %d, %v", i, a.StatusCode, a.Header)
+		}
+	}
+	for range 2 { // one that fails leaves the key unused
+		problem(t, request(t, s, "DELETE", files+"?path=none", "", "Idempotency-Key: n"), 404, "not_found")
+	}
+	problem(t, request(t, s, "DELETE", files+"?path=b", "", "Idempotency-Key: "+strings.Repeat("x", 129)), 400, "invalid_argument")
+}
+
 func TestFileRoutes(t *testing.T) {
 	t.Parallel()
 	s := box(t)

@@ -1,17 +1,12 @@
 package httpapi
 
 import (
-	"encoding/json"
-	"errors"
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
-	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -91,12 +86,6 @@ func (s *server) addContent() {
 		queryParam("if_match", "Refuse (412) unless the file has this SHA-256", false, &huma.Schema{Type: huma.TypeString}),
 		queryParam("write", "atomic (default) replaces the file when all of it is there; in_place writes into it, so that hard links and open files see it", false,
 			&huma.Schema{Type: huma.TypeString, Enum: []any{"atomic", "in_place"}}))
-	s.fileRoute(huma.Operation{
-		OperationID: "delete-file", Method: http.MethodDelete, Summary: "Remove a file or directory",
-		Description: "A link is removed, not what it leads to. A directory that is not empty needs recursive.",
-		Responses:   withResponse(http.StatusNoContent, "It is gone", nil),
-	}, "", pathParam(), userParam(), flagParam("recursive", "Remove what is in a directory too"),
-		flagParam("missing_ok", "What does not exist is no error"))
 }
 
 func (s *server) addTrees() {
@@ -118,95 +107,6 @@ func (s *server) addTrees() {
 		Responses: withResponse(http.StatusOK, "Events", map[string]*huma.MediaType{"text/event-stream": {
 			Schema: &huma.Schema{Type: huma.TypeString}}}),
 	}, "watch", pathParam(), userParam(), flagParam("recursive", "Watch the directories below too"))
-}
-
-func (s *server) addChanges() {
-	for _, c := range []struct {
-		action, id, summary, doc string
-		body                     any
-		query                    func(raw []byte) (url.Values, error)
-	}{
-		{"mkdir", "make-directory", "Make a directory", "", apiv1.MakeDirectory{}, mkdirQuery},
-		{"move", "move-file", "Rename a file or directory", "Within one file system. Links are moved themselves.", apiv1.MoveFile{}, moveQuery},
-	} {
-		schema := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(c.body), true, "")
-		op := huma.Operation{
-			OperationID: c.id, Method: http.MethodPost, Path: "/v1/sandboxes/{id}/files/" + c.action, Tags: []string{tagFiles},
-			Summary: c.summary, Description: c.doc, Parameters: []*huma.Param{sandboxParam(), userParam()},
-			RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}},
-			Responses:   withResponse(http.StatusOK, "What is there now", answer("FileInfo")),
-		}
-		s.raw(op, func(w http.ResponseWriter, r *http.Request) {
-			body, err := s.readJSON(&op, r)
-			var q url.Values
-			if err == nil {
-				err = s.validateBody(schema, body)
-			}
-			if err == nil {
-				q, err = c.query(body)
-			}
-			if err != nil {
-				s.fail(w, r, err)
-				return
-			}
-			if user := r.URL.Query().Get("user"); user != "" {
-				q.Set("user", user)
-			}
-			r = r.Clone(r.Context())
-			r.URL.RawQuery, r.Body, r.ContentLength = q.Encode(), http.NoBody, 0
-			s.files(w, r, c.action)
-		})
-	}
-}
-
-func mkdirQuery(raw []byte) (url.Values, error) {
-	var in apiv1.MakeDirectory
-	if err := json.Unmarshal(raw, &in); err != nil {
-		return nil, malformed(err.Error())
-	}
-	q := url.Values{"path": {in.Path}}
-	if in.Mode != "" {
-		q.Set("mode", in.Mode)
-	}
-	if in.CreateParents {
-		q.Set("create_parents", "true")
-	}
-	return q, nil
-}
-
-func moveQuery(raw []byte) (url.Values, error) {
-	var in apiv1.MoveFile
-	if err := json.Unmarshal(raw, &in); err != nil {
-		return nil, malformed(err.Error())
-	}
-	q := url.Values{"path": {in.From}, "to": {in.To}}
-	if in.Overwrite {
-		q.Set("overwrite", "true")
-	}
-	return q, nil
-}
-
-// validateBody checks types and bounds of a body that has passed readJSON, as huma does for typed operations.
-func (s *server) validateBody(schema *huma.Schema, raw []byte) error {
-	var v any
-	if err := json.Unmarshal(raw, &v); err != nil {
-		return malformed(err.Error())
-	}
-	found := &huma.ValidateResult{}
-	at := huma.NewPathBuffer(nil, 0)
-	huma.Validate(s.api.OpenAPI().Components.Schemas, schema, at, huma.ModeWriteToServer, v, found)
-	var wrong []sandbox.FieldError
-	for _, err := range found.Errors {
-		field, message := "body", err.Error()
-		if d, ok := errors.AsType[*huma.ErrorDetail](err); ok {
-			field, message = d.Location, d.Message
-		}
-		wrong = append(wrong, sandbox.FieldError{Field: field, Message: message})
-	}
-	if len(wrong) > 0 {
-		return invalid(wrong...)
-	}
-	return nil
 }
 
 func (s *server) addArchives() {
