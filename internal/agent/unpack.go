@@ -109,6 +109,7 @@ func (u *unpacker) run() error {
 	if err := errors.Join(err, u.finish()); err != nil {
 		return err
 	}
+	awaitForks()                                 // programs that were unpacked may be run at once
 	_, _ = io.CopyN(io.Discard, u.body, maxTail) // what follows the end is nobody's business
 	return u.sync()
 }
