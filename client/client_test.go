@@ -308,7 +308,7 @@ func TestWatchFiles(t *testing.T) {
 			t.Errorf("%q, %v, want %q", got, err, want)
 		}
 	}
-	if _, err := w.Next(); err != io.EOF {
+	if _, err := w.Next(); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
 	}
 }
@@ -323,7 +323,7 @@ func TestWatchOfAnotherServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if e, err := w.Next(); err == nil || err == io.EOF {
+		if e, err := w.Next(); err == nil || errors.Is(err, io.EOF) {
 			t.Errorf("%s: %+v, %v", name, e, err)
 		}
 		w.Close()

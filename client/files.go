@@ -48,7 +48,7 @@ func (c *Client) ReadFile(ctx context.Context, ref, path string, opts FileOption
 		}
 		head.Set("Range", span)
 	}
-	resp, err := c.send(ctx, call{method: http.MethodGet, path: filesPath(ref), query: fileQuery(path, opts.User), header: head}) //nolint:bodyclose // the File's Close does
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: filesPath(ref), query: fileQuery(path, opts.User), header: head})
 	if err != nil {
 		return nil, err
 	}

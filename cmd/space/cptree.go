@@ -30,7 +30,7 @@ func uploadTree(ctx context.Context, cli *cli, from, name string, to remote, opt
 		return err
 	}
 	r, w := io.Pipe()
-	defer r.Close() // ends the packing when the upload ends early
+	defer func() { _ = r.Close() }() // never fails; ends the packing when the upload ends early
 	packed := make(chan error, 1)
 	p := newProgress(cli.err, to.path, 0)
 	go func() {
@@ -46,7 +46,7 @@ func uploadTree(ctx context.Context, cli *cli, from, name string, to remote, opt
 	}()
 	opts.CreateParents = true
 	done, err := cli.client().WriteArchive(ctx, to.ref, to.path, r, opts)
-	r.Close()
+	_ = r.Close()
 	p.end()
 	if perr := <-packed; perr != nil && !errors.Is(perr, io.ErrClosedPipe) {
 		return perr // what the server says then is that the body was cut off

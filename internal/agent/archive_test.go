@@ -153,6 +153,7 @@ func TestHostileArchives(t *testing.T) {
 		"file as root":       {file(".", "x")},
 		"below a file":       {file("f", ""), file("f/bad", "")},
 		"empty link":         {symlink("bad", "")},
+		"GNU sparse":         {dev(tar.TypeGNUSparse)},
 	} {
 		for _, user := range users {
 			t.Run(name+" "+user, func(t *testing.T) {
@@ -360,7 +361,9 @@ func FuzzUnpack(f *testing.F) {
 		}
 		defer unix.Close(root)
 		u := &unpacker{ctx: t.Context(), body: &tarBody{bodyReader: bodyReader{r: bytes.NewReader(data)}}, buf: make([]byte, 4096), root: root, made: map[string]ending{}}
-		if err := u.run(); err != nil && sandbox.CodeOf(u.said(in, err)) == "" {
+		// Without the sync, which would take all the time.
+		err = errors.Join(u.entriesOf(tar.NewReader(u.body)), u.finish())
+		if err != nil && sandbox.CodeOf(u.said(in, err)) == "" {
 			t.Errorf("no error of the house: %v", err)
 		}
 		list, err := os.ReadDir(parent)

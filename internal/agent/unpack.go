@@ -23,7 +23,8 @@ import (
 
 const (
 	maxMadeNames = 16 << 20 // bytes of the names of directories whose modes are set at the end
-	maxTail      = 1 << 20  // bytes taken behind an archive's end: writers fill their last block
+	sparseRecord = "GNU.sparse."
+	maxTail      = 1 << 20 // bytes taken behind an archive's end: writers fill their last block
 )
 
 // putArchive answers PUT /files/archive: it unpacks a tar in a directory. Owners are the user's whatever the archive
@@ -214,7 +215,7 @@ func (u *unpacker) entry(tr *tar.Reader, h *tar.Header) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
 		err = u.directory(dir, last, name, h)
-	case tar.TypeReg, tar.TypeGNUSparse:
+	case tar.TypeReg:
 		err = u.file(tr, dir, last, h)
 	case tar.TypeSymlink:
 		err = u.symlink(dir, last, h)
@@ -330,6 +331,11 @@ func (u *unpacker) directory(dir int, last, name string, h *tar.Header) error {
 
 // file writes a file beside its name and renames it when it is whole.
 func (u *unpacker) file(tr *tar.Reader, dir int, last string, h *tar.Header) (err error) {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, sparseRecord) {
+			return errUnsafe("it is sparse: a few bytes of archive could fill the disk")
+		}
+	}
 	temp := tempPrefix + rand.Text()
 	f, err := newFile(dir, temp)
 	if err != nil {
