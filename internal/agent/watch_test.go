@@ -26,7 +26,7 @@ type watching struct {
 	lastID int
 }
 
-func (f *fixture) watch(lastID string, query ...string) *watching {
+func (f *fixture) watchFiles(lastID string, query ...string) *watching {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 30*time.Second)
 	f.t.Cleanup(cancel)
@@ -96,7 +96,7 @@ func TestWatchFiles(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := f.watch("", "path", dir)
+	w := f.watchFiles("", "path", dir)
 	p := f.write("w/file", "content")
 	w.until("create " + p)
 	w.until("write " + p)
@@ -127,7 +127,7 @@ func TestWatchRecursive(t *testing.T) {
 	if err := os.Symlink(f.dir, dir+"/loop"); err != nil {
 		t.Fatal(err)
 	}
-	w := f.watch("", "path", dir, "recursive", "true")
+	w := f.watchFiles("", "path", dir, "recursive", "true")
 	if err := os.WriteFile(old, []byte("y"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestWatchAFile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
 	file := f.write("w/file", "x")
-	w := f.watch("", "path", file)
+	w := f.watchFiles("", "path", file)
 	f.write("w/other", "y")
 	f.put([]byte("new"), "path", file)
 	for got := range w.until("create " + file) {
@@ -173,7 +173,7 @@ func TestWatchAFile(t *testing.T) {
 func TestWatchOverflow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
-	w := f.watch("7", "path", f.dir)
+	w := f.watchFiles("7", "path", f.dir)
 	if got := w.next(); got != "overflow "+f.dir {
 		t.Errorf("first %q", got)
 	}
