@@ -23,8 +23,9 @@ help:
 demo: build
 	@examples/demo.sh
 
+# Signals that whoever calls us ignores (nohup, a background job) would be ignored by what the tests start, too.
 test: check-go
-	@test/run.sh
+	@env --default-signal test/run.sh
 
 # A machine without Go, or with an old one, is told what to install before anything else happens.
 check-go:
