@@ -53,9 +53,6 @@ go vet -tags realvm ./...
 stage "unit tests"
 go test ./...
 
-stage "fuzz tests"
-test/fuzz.sh 90
-
 stage "race tests"
 CGO_ENABLED=1 go test -race ./internal/agent/ ./internal/control/ ./internal/gateway/ ./internal/ingress/ ./internal/node/ ./internal/operation/
 

@@ -121,7 +121,11 @@ func parseStat(data []byte) (ticks uint64, state byte, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("start time: %w", err)
 	}
-	return ticks, fields[0][0], nil
+	state = fields[0][0]
+	if len(fields[0]) != 1 || (state|0x20) < 'a' || (state|0x20) > 'z' {
+		return 0, 0, errors.New("start time: unexpected state in stat")
+	}
+	return ticks, state, nil
 }
 
 func uidOf(pid int) (uint32, error) {
