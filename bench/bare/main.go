@@ -25,7 +25,7 @@ import (
 
 const (
 	hostAddr, guestMAC, hostMAC = "169.254.0.22/30", "02:00:00:00:00:15", "02:00:00:00:00:16"
-	kernelArgs                  = "console=ttyS0 quiet panic=-1 tsc_early_khz=2100000 no_timer_check random.trust_cpu=on " +
+	kernelArgs                  = "console=ttyS0 quiet panic=-1 tsc_early_khz=2100000 tsc=reliable no_timer_check random.trust_cpu=on " +
 		"pci=off reboot=t cryptomgr.notests"
 )
 

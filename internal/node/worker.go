@@ -61,7 +61,7 @@ func ConfinedWorker(executable string) Worker {
 		if err != nil {
 			return ociimage.Result{}, err
 		}
-		defer p.Close()
+		defer func() { _ = p.Close() }() // it has been waited for
 		status, err := p.Wait(ctx)
 		if err != nil { // the first process of a PID namespace takes all others with it
 			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)

@@ -99,7 +99,7 @@ func decompress(r *bufio.Reader) (io.Reader, func(), error) {
 		if err != nil {
 			return nil, nil, layerError(err)
 		}
-		return z, func() { z.Close() }, nil
+		return z, func() { _ = z.Close() }, nil // what it could say, reading has said
 	case hasPrefix(head, 0x28, 0xb5, 0x2f, 0xfd):
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {

@@ -5,6 +5,7 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
+	"io"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -190,7 +191,7 @@ func imageOf(t *testing.T, config v1.Config, layers ...[]file) v1.Image {
 		if err := tw.Close(); err != nil {
 			t.Fatal(err)
 		}
-		l, err := tarball.LayerFromReader(&buf)
+		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil })
 		if err != nil {
 			t.Fatal(err)
 		}
