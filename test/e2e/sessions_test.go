@@ -134,6 +134,7 @@ func testShell(t *testing.T, i *installation) {
 	w.key("stty size; echo $TERM; tty; id -un\r")
 	w.until("30 100\r\nxterm-256color\r\n/dev/pts/")
 	w.until("user\r\n")
+	w.until("[0 ready] ")
 	w.key("sh -c 'echo be''gun; exec sleep 1000'\r")
 	w.until("begun\r\n")
 	w.key("\x03")
@@ -154,6 +155,7 @@ func testShell(t *testing.T, i *installation) {
 	}
 	w.key("until [ \"$(stty size)\" = '43 132' ]; do sleep 0.1; done; echo resized\r")
 	w.until("\nresized\r\n")
+	w.until("[0 ready] ") // what is typed before the prompt is shown twice
 	w.key("echo grüße €\r")
 	w.until("\ngrüße €\r\n")
 	w.key("exit 7\r")
