@@ -155,7 +155,7 @@ func testShell(t *testing.T, i *installation) {
 	}
 	w.key("until [ \"$(stty size)\" = '43 132' ]; do sleep 0.1; done; echo resized\r")
 	w.until("\nresized\r\n")
-	w.until("[0 ready] ") // what is typed before the prompt is shown twice
+	w.until("[0 ready] ") // else the echo of what is typed comes before the prompt
 	w.key("echo grüße €\r")
 	w.until("\ngrüße €\r\n")
 	w.key("exit 7\r")
