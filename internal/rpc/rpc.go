@@ -56,13 +56,21 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 		HTTP2:             http2Config(),
 		ReadHeaderTimeout: readHeaderTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		BaseContext:       func(net.Listener) context.Context { return ctx },
+	}
+	return ServeUntil(ctx, l, srv, shutdownGrace)
+}
+
+// ServeUntil runs srv on l until ctx is done, then waits grace for requests under way and cuts the rest. Requests see
+// ctx end, unless srv has a base context of its own. It closes l.
+func ServeUntil(ctx context.Context, l net.Listener, srv *http.Server, grace time.Duration) error {
+	if srv.BaseContext == nil {
+		srv.BaseContext = func(net.Listener) context.Context { return ctx }
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
-		err := srv.Shutdown(grace)
+		err := srv.Shutdown(ending)
 		if err != nil {
 			err = srv.Close()
 		}
@@ -72,10 +80,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	if stop() { // the server ended by itself
 		return errors.Join(err, srv.Close())
 	}
-	if err := <-stopped; err != nil {
-		return err
-	}
-	return nil
+	return <-stopped
 }
 
 // HTTPClient makes an h2c client all of whose connections come from dial. Base URL: BaseURL. It has no overall
