@@ -121,7 +121,7 @@ func (w *world) requireNothing() {
 
 func (w *world) ensure(n *Node, id sandbox.ID) *nodev1.Machine {
 	w.t.Helper()
-	res, err := service{n}.EnsureMachine(w.t.Context(), w.request(id))
+	res, err := service{n: n}.EnsureMachine(w.t.Context(), w.request(id))
 	if err != nil {
 		w.t.Fatalf("ensure: %v", err)
 	}
@@ -130,7 +130,7 @@ func (w *world) ensure(n *Node, id sandbox.ID) *nodev1.Machine {
 
 func (w *world) remove(n *Node, id sandbox.ID) {
 	w.t.Helper()
-	if _, err := (service{n}).DeleteMachine(w.t.Context(), connect.NewRequest(&nodev1.DeleteMachineRequest{SandboxId: string(id)})); err != nil {
+	if _, err := (service{n: n}).DeleteMachine(w.t.Context(), connect.NewRequest(&nodev1.DeleteMachineRequest{SandboxId: string(id)})); err != nil {
 		w.t.Fatalf("delete: %v", err)
 	}
 }
@@ -167,7 +167,7 @@ func TestEnsureAndDelete(t *testing.T) {
 	}
 	other := w.request(id)
 	other.Msg.Generation = 2
-	if _, err := (service{n}).EnsureMachine(t.Context(), other); sandbox.CodeOf(err) != sandbox.CodeInvalidState {
+	if _, err := (service{n: n}).EnsureMachine(t.Context(), other); sandbox.CodeOf(err) != sandbox.CodeInvalidState {
 		t.Errorf("another generation: %v", err)
 	}
 	w.remove(n, id)
@@ -188,7 +188,7 @@ func TestConcurrentEnsureBootsOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			if _, err := (service{n}).EnsureMachine(t.Context(), w.request(id)); err != nil {
+			if _, err := (service{n: n}).EnsureMachine(t.Context(), w.request(id)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -204,7 +204,7 @@ func TestFailedBootLeavesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.driver.bootErr = &sandbox.Error{Code: sandbox.CodeVMMFailed, Message: "no"}
 	n := w.start()
-	if _, err := (service{n}).EnsureMachine(t.Context(), w.request(sandbox.NewID())); sandbox.CodeOf(err) != sandbox.CodeVMMFailed {
+	if _, err := (service{n: n}).EnsureMachine(t.Context(), w.request(sandbox.NewID())); sandbox.CodeOf(err) != sandbox.CodeVMMFailed {
 		t.Errorf("got %v", err)
 	}
 	w.requireNothing()
@@ -220,7 +220,7 @@ func TestCanceledBootLeavesNothing(t *testing.T) {
 	id := sandbox.NewID()
 	done := make(chan error, 1)
 	go func() {
-		_, err := service{n}.EnsureMachine(ctx, w.request(id))
+		_, err := service{n: n}.EnsureMachine(ctx, w.request(id))
 		done <- err
 	}()
 	awaitFile(t, filepath.Join(w.dir.PoolDir(), "sandboxes", string(id), "disk.img"))
@@ -381,7 +381,7 @@ func TestRefusedRequests(t *testing.T) {
 	} {
 		req := w.request(sandbox.NewID())
 		change(req.Msg)
-		_, err := service{n}.EnsureMachine(t.Context(), req)
+		_, err := service{n: n}.EnsureMachine(t.Context(), req)
 		if code := sandbox.CodeOf(err); code == "" || code == sandbox.CodeInternal {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -22,14 +22,17 @@ const maxRequestBytes = 64 << 10
 // Handler serves NodeService. Who may connect is decided by the socket.
 func (n *Node) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle(nodev1connect.NewNodeServiceHandler(service{n}, connect.WithInterceptors(n.metrics.calls, rpc.Errors()),
+	mux.Handle(nodev1connect.NewNodeServiceHandler(service{n: n}, connect.WithInterceptors(n.metrics.calls, rpc.Errors()),
 		connect.WithReadMaxBytes(maxRequestBytes)))
 	mux.Handle("GET "+telemetry.MetricsPath, telemetry.Handler(n.metrics.registry))
 	return mux
 }
 
 // service is NodeService over a Node.
-type service struct{ n *Node }
+type service struct {
+	nodev1connect.UnimplementedNodeServiceHandler
+	n *Node
+}
 
 var _ nodev1connect.NodeServiceHandler = service{}
 

@@ -12,6 +12,9 @@ type State string
 const (
 	StateCreating State = "creating"
 	StateRunning  State = "running"
+	StatePausing  State = "pausing"
+	StatePaused   State = "paused"
+	StateResuming State = "resuming"
 	StateFailed   State = "failed"
 	StateDeleting State = "deleting"
 	StateDeleted  State = "deleted"
@@ -26,6 +29,36 @@ const (
 	ReasonGuestReboot   = "guest_reboot"   // the guest powered off, rebooted or panicked
 	ReasonHostRestarted = "host_restarted" // the host booted since the machine ran
 )
+
+// ReasonPoolFull is the reason of a StatePaused that node caused: the pool is nearly full, and the machine goes on by
+// itself when there is room.
+const ReasonPoolFull = "pool_full"
+
+// Expiry is what happens to a sandbox when its lease ends.
+type Expiry string
+
+// The expiries that have landed.
+const (
+	ExpireDelete Expiry = "delete"
+	ExpirePause  Expiry = "pause"
+)
+
+// Bounds of a lease.
+const (
+	MinLease = time.Second
+	MaxLease = 30 * 24 * time.Hour
+)
+
+// Lease bounds how long a sandbox runs. Its time passes while the sandbox is running or failed, and stands still while
+// it is created, paused, or on its way between.
+type Lease struct {
+	TTL      time.Duration // what was asked for
+	OnExpiry Expiry
+	// ExpiresAt is when it ends, by the host's wall clock; zero while its time stands still.
+	ExpiresAt time.Time
+	// Remaining is what is left while its time stands still.
+	Remaining time.Duration
+}
 
 // Limits of a specification.
 const (
@@ -57,6 +90,7 @@ type Spec struct {
 	Driver    string // optional: qemu, firecracker, fake
 	Env       map[string]string
 	Metadata  map[string]string
+	Lease     *Lease // optional; TTL and OnExpiry
 }
 
 // Sandbox is the durable record of one sandbox. Desired and observed state are separate fields: State is what was
@@ -66,7 +100,7 @@ type Sandbox struct {
 	Name         string // "" when it has none
 	State        State
 	DesiredState State
-	Reason       string // why it failed
+	Reason       string // why it failed, or is paused without having been asked to
 	Detail       string // what is known about that: exit status, last console lines
 	Template     TemplateRef
 	Driver       string
@@ -76,6 +110,7 @@ type Sandbox struct {
 	DiskMiB      int
 	Env          map[string]string
 	Metadata     map[string]string
+	Lease        *Lease // nil: none
 	Generation   int64  // counts the machines this sandbox has had
 	AgentToken   string // 64 hex digits; opens the agent of the current generation
 	Owner        string // id of the key that created it
@@ -90,6 +125,10 @@ type Sandbox struct {
 func (s Sandbox) Clone() Sandbox {
 	s.Env = maps.Clone(s.Env)
 	s.Metadata = maps.Clone(s.Metadata)
+	if s.Lease != nil {
+		lease := *s.Lease
+		s.Lease = &lease
+	}
 	return s
 }
 

@@ -32,7 +32,11 @@ type Route struct {
 	// The agent's token: 64 hex digits.
 	AgentToken string `protobuf:"bytes,3,opt,name=agent_token,json=agentToken,proto3" json:"agent_token,omitempty"`
 	// The command sessions that may be attached, so that the gateway maps cmd_ to proc_ without asking.
-	Sessions      []*Session `protobuf:"bytes,4,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	Sessions []*Session `protobuf:"bytes,4,rep,name=sessions,proto3" json:"sessions,omitempty"`
+	// Not empty: the machine stands still, and this is why ("paused", "pool_full"). Its streams end with close code 4002, and
+	// calls and connections are refused with invalid_state, until the route is published without it. What the gateway knows
+	// of its processes it keeps.
+	Held          string `protobuf:"bytes,5,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -93,6 +97,13 @@ func (x *Route) GetSessions() []*Session {
 		return x.Sessions
 	}
 	return nil
+}
+
+func (x *Route) GetHeld() string {
+	if x != nil {
+		return x.Held
+	}
+	return ""
 }
 
 type Session struct {
@@ -1729,7 +1740,7 @@ var File_api_proto_gateway_v1_gateway_proto protoreflect.FileDescriptor
 
 const file_api_proto_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
-	"\"api/proto/gateway/v1/gateway.proto\x12\x10space.gateway.v1\x1a\x1eapi/proto/agent/v1/agent.proto\"\x9e\x01\n" +
+	"\"api/proto/gateway/v1/gateway.proto\x12\x10space.gateway.v1\x1a\x1eapi/proto/agent/v1/agent.proto\"\xb2\x01\n" +
 	"\x05Route\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1e\n" +
@@ -1738,7 +1749,8 @@ const file_api_proto_gateway_v1_gateway_proto_rawDesc = "" +
 	"generation\x12\x1f\n" +
 	"\vagent_token\x18\x03 \x01(\tR\n" +
 	"agentToken\x125\n" +
-	"\bsessions\x18\x04 \x03(\v2\x19.space.gateway.v1.SessionR\bsessions\"G\n" +
+	"\bsessions\x18\x04 \x03(\v2\x19.space.gateway.v1.SessionR\bsessions\x12\x12\n" +
+	"\x04held\x18\x05 \x01(\tR\x04held\"G\n" +
 	"\aSession\x12\x1d\n" +
 	"\n" +
 	"command_id\x18\x01 \x01(\tR\tcommandId\x12\x1d\n" +

@@ -31,6 +31,7 @@ const (
 	MachineState_MACHINE_STATE_UNSPECIFIED MachineState = 0
 	MachineState_MACHINE_STATE_RUNNING     MachineState = 1
 	MachineState_MACHINE_STATE_EXITED      MachineState = 2
+	MachineState_MACHINE_STATE_PAUSED      MachineState = 3
 )
 
 // Enum value maps for MachineState.
@@ -39,11 +40,13 @@ var (
 		0: "MACHINE_STATE_UNSPECIFIED",
 		1: "MACHINE_STATE_RUNNING",
 		2: "MACHINE_STATE_EXITED",
+		3: "MACHINE_STATE_PAUSED",
 	}
 	MachineState_value = map[string]int32{
 		"MACHINE_STATE_UNSPECIFIED": 0,
 		"MACHINE_STATE_RUNNING":     1,
 		"MACHINE_STATE_EXITED":      2,
+		"MACHINE_STATE_PAUSED":      3,
 	}
 )
 
@@ -311,7 +314,9 @@ type Pool struct {
 	Kind       string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	TotalBytes uint64 `protobuf:"varint,2,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	// min(pool free, free space behind the loop image).
-	FreeBytes     uint64 `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	FreeBytes uint64 `protobuf:"varint,3,opt,name=free_bytes,json=freeBytes,proto3" json:"free_bytes,omitempty"`
+	// Below this, machines are paused before a write of theirs can fail.
+	ReserveBytes  uint64 `protobuf:"varint,4,opt,name=reserve_bytes,json=reserveBytes,proto3" json:"reserve_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +368,13 @@ func (x *Pool) GetTotalBytes() uint64 {
 func (x *Pool) GetFreeBytes() uint64 {
 	if x != nil {
 		return x.FreeBytes
+	}
+	return 0
+}
+
+func (x *Pool) GetReserveBytes() uint64 {
+	if x != nil {
+		return x.ReserveBytes
 	}
 	return 0
 }
@@ -838,7 +850,10 @@ type EnsureMachineRequest struct {
 	MemoryMib uint32 `protobuf:"varint,6,opt,name=memory_mib,json=memoryMib,proto3" json:"memory_mib,omitempty"`
 	DiskMib   uint32 `protobuf:"varint,7,opt,name=disk_mib,json=diskMib,proto3" json:"disk_mib,omitempty"`
 	// 64 hex digits; goes to the guest in its initramfs and is never on a command line.
-	AgentToken    string `protobuf:"bytes,8,opt,name=agent_token,json=agentToken,proto3" json:"agent_token,omitempty"`
+	AgentToken string `protobuf:"bytes,8,opt,name=agent_token,json=agentToken,proto3" json:"agent_token,omitempty"`
+	// Boot on the disk that the exited machine of an earlier generation has left, instead of a clone of the template. A
+	// failure leaves that disk as it is.
+	KeepDisk      bool `protobuf:"varint,9,opt,name=keep_disk,json=keepDisk,proto3" json:"keep_disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -927,6 +942,13 @@ func (x *EnsureMachineRequest) GetAgentToken() string {
 		return x.AgentToken
 	}
 	return ""
+}
+
+func (x *EnsureMachineRequest) GetKeepDisk() bool {
+	if x != nil {
+		return x.KeepDisk
+	}
+	return false
 }
 
 type EnsureMachineResponse struct {
@@ -1040,7 +1062,8 @@ type Machine struct {
 	State      MachineState           `protobuf:"varint,3,opt,name=state,proto3,enum=space.node.v1.MachineState" json:"state,omitempty"`
 	Driver     string                 `protobuf:"bytes,4,opt,name=driver,proto3" json:"driver,omitempty"`
 	Isolation  string                 `protobuf:"bytes,5,opt,name=isolation,proto3" json:"isolation,omitempty"`
-	// EXITED: "vmm_exit", "oom", "guest_reboot", "host_restarted".
+	// EXITED: "vmm_exit", "oom", "guest_reboot", "host_restarted". PAUSED: "" when it was asked for, "pool_full" when node
+	// holds it and will let it go on by itself.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// EXITED: what is known about it (exit status, last console lines), at most 4 KiB.
 	Detail        string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
@@ -1127,6 +1150,198 @@ func (x *Machine) GetDetail() string {
 	return ""
 }
 
+type PauseMachineRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Generation    int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseMachineRequest) Reset() {
+	*x = PauseMachineRequest{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseMachineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseMachineRequest) ProtoMessage() {}
+
+func (x *PauseMachineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseMachineRequest.ProtoReflect.Descriptor instead.
+func (*PauseMachineRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PauseMachineRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *PauseMachineRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+type PauseMachineResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Machine       *Machine               `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseMachineResponse) Reset() {
+	*x = PauseMachineResponse{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseMachineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseMachineResponse) ProtoMessage() {}
+
+func (x *PauseMachineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseMachineResponse.ProtoReflect.Descriptor instead.
+func (*PauseMachineResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PauseMachineResponse) GetMachine() *Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
+type ResumeMachineRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Generation    int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeMachineRequest) Reset() {
+	*x = ResumeMachineRequest{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeMachineRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeMachineRequest) ProtoMessage() {}
+
+func (x *ResumeMachineRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeMachineRequest.ProtoReflect.Descriptor instead.
+func (*ResumeMachineRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ResumeMachineRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ResumeMachineRequest) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+type ResumeMachineResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Machine       *Machine               `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeMachineResponse) Reset() {
+	*x = ResumeMachineResponse{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeMachineResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeMachineResponse) ProtoMessage() {}
+
+func (x *ResumeMachineResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeMachineResponse.ProtoReflect.Descriptor instead.
+func (*ResumeMachineResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ResumeMachineResponse) GetMachine() *Machine {
+	if x != nil {
+		return x.Machine
+	}
+	return nil
+}
+
 type DeleteMachineRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -1136,7 +1351,7 @@ type DeleteMachineRequest struct {
 
 func (x *DeleteMachineRequest) Reset() {
 	*x = DeleteMachineRequest{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1363,7 @@ func (x *DeleteMachineRequest) String() string {
 func (*DeleteMachineRequest) ProtoMessage() {}
 
 func (x *DeleteMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[16]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1376,7 @@ func (x *DeleteMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMachineRequest.ProtoReflect.Descriptor instead.
 func (*DeleteMachineRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteMachineRequest) GetSandboxId() string {
@@ -1179,7 +1394,7 @@ type DeleteMachineResponse struct {
 
 func (x *DeleteMachineResponse) Reset() {
 	*x = DeleteMachineResponse{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[17]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1406,7 @@ func (x *DeleteMachineResponse) String() string {
 func (*DeleteMachineResponse) ProtoMessage() {}
 
 func (x *DeleteMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[17]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1419,7 @@ func (x *DeleteMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteMachineResponse.ProtoReflect.Descriptor instead.
 func (*DeleteMachineResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type ListMachinesRequest struct {
@@ -1215,7 +1430,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[18]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1442,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[18]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1455,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 type ListMachinesResponse struct {
@@ -1252,7 +1467,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[19]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1479,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[19]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1492,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*Machine {
@@ -1295,7 +1510,7 @@ type WatchMachinesRequest struct {
 
 func (x *WatchMachinesRequest) Reset() {
 	*x = WatchMachinesRequest{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[20]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1307,7 +1522,7 @@ func (x *WatchMachinesRequest) String() string {
 func (*WatchMachinesRequest) ProtoMessage() {}
 
 func (x *WatchMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[20]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1320,7 +1535,7 @@ func (x *WatchMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMachinesRequest.ProtoReflect.Descriptor instead.
 func (*WatchMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 type WatchMachinesResponse struct {
@@ -1337,7 +1552,7 @@ type WatchMachinesResponse struct {
 
 func (x *WatchMachinesResponse) Reset() {
 	*x = WatchMachinesResponse{}
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[21]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1349,7 +1564,7 @@ func (x *WatchMachinesResponse) String() string {
 func (*WatchMachinesResponse) ProtoMessage() {}
 
 func (x *WatchMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_node_v1_node_proto_msgTypes[21]
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1362,7 +1577,7 @@ func (x *WatchMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchMachinesResponse.ProtoReflect.Descriptor instead.
 func (*WatchMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WatchMachinesResponse) GetEvent() isWatchMachinesResponse_Event {
@@ -1421,6 +1636,392 @@ func (*WatchMachinesResponse_DeletedSandboxId) isWatchMachinesResponse_Event() {
 
 func (*WatchMachinesResponse_Synced) isWatchMachinesResponse_Event() {}
 
+type GetLedgerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLedgerRequest) Reset() {
+	*x = GetLedgerRequest{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerRequest) ProtoMessage() {}
+
+func (x *GetLedgerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerRequest.ProtoReflect.Descriptor instead.
+func (*GetLedgerRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{26}
+}
+
+type GetLedgerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kinds []*LedgerKind          `protobuf:"bytes,1,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Objects that are live and not expected, or expected and not live.
+	Drift         []*LedgerDrift `protobuf:"bytes,2,rep,name=drift,proto3" json:"drift,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLedgerResponse) Reset() {
+	*x = GetLedgerResponse{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLedgerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLedgerResponse) ProtoMessage() {}
+
+func (x *GetLedgerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLedgerResponse.ProtoReflect.Descriptor instead.
+func (*GetLedgerResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetLedgerResponse) GetKinds() []*LedgerKind {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *GetLedgerResponse) GetDrift() []*LedgerDrift {
+	if x != nil {
+		return x.Drift
+	}
+	return nil
+}
+
+type LedgerKind struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "process", "uid", "tap", "namespace", "nft_table", "cgroup", "mount", "loop", "socket", "file", "port"
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Live          uint64 `protobuf:"varint,2,opt,name=live,proto3" json:"live,omitempty"`
+	Expected      uint64 `protobuf:"varint,3,opt,name=expected,proto3" json:"expected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerKind) Reset() {
+	*x = LedgerKind{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerKind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerKind) ProtoMessage() {}
+
+func (x *LedgerKind) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerKind.ProtoReflect.Descriptor instead.
+func (*LedgerKind) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *LedgerKind) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *LedgerKind) GetLive() uint64 {
+	if x != nil {
+		return x.Live
+	}
+	return 0
+}
+
+func (x *LedgerKind) GetExpected() uint64 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+type LedgerDrift struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// What it is, for people.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Empty when it belongs to no sandbox.
+	SandboxId     string `protobuf:"bytes,3,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Live          bool   `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	Expected      bool   `protobuf:"varint,5,opt,name=expected,proto3" json:"expected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LedgerDrift) Reset() {
+	*x = LedgerDrift{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LedgerDrift) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LedgerDrift) ProtoMessage() {}
+
+func (x *LedgerDrift) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LedgerDrift.ProtoReflect.Descriptor instead.
+func (*LedgerDrift) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *LedgerDrift) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *LedgerDrift) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LedgerDrift) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *LedgerDrift) GetLive() bool {
+	if x != nil {
+		return x.Live
+	}
+	return false
+}
+
+func (x *LedgerDrift) GetExpected() bool {
+	if x != nil {
+		return x.Expected
+	}
+	return false
+}
+
+type ReconcileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	DryRun        bool                   `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReconcileRequest) Reset() {
+	*x = ReconcileRequest{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReconcileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReconcileRequest) ProtoMessage() {}
+
+func (x *ReconcileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReconcileRequest.ProtoReflect.Descriptor instead.
+func (*ReconcileRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ReconcileRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ReconcileResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Repairs       []*Repair              `protobuf:"bytes,1,rep,name=repairs,proto3" json:"repairs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReconcileResponse) Reset() {
+	*x = ReconcileResponse{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReconcileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReconcileResponse) ProtoMessage() {}
+
+func (x *ReconcileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReconcileResponse.ProtoReflect.Descriptor instead.
+func (*ReconcileResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ReconcileResponse) GetRepairs() []*Repair {
+	if x != nil {
+		return x.Repairs
+	}
+	return nil
+}
+
+type Repair struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Drift *LedgerDrift           `protobuf:"bytes,1,opt,name=drift,proto3" json:"drift,omitempty"`
+	// "remove", or "report" for what is not safe to repair.
+	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
+	Done   bool   `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	// Why it is not done, or must not be.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Repair) Reset() {
+	*x = Repair{}
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Repair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Repair) ProtoMessage() {}
+
+func (x *Repair) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_node_v1_node_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Repair.ProtoReflect.Descriptor instead.
+func (*Repair) Descriptor() ([]byte, []int) {
+	return file_api_proto_node_v1_node_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Repair) GetDrift() *LedgerDrift {
+	if x != nil {
+		return x.Drift
+	}
+	return nil
+}
+
+func (x *Repair) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *Repair) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *Repair) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_api_proto_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_api_proto_node_v1_node_proto_rawDesc = "" +
@@ -1445,13 +2046,14 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"\tavailable\x18\x02 \x01(\bR\tavailable\x12\x1c\n" +
 	"\tisolation\x18\x03 \x01(\tR\tisolation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"Z\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\x7f\n" +
 	"\x04Pool\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1f\n" +
 	"\vtotal_bytes\x18\x02 \x01(\x04R\n" +
 	"totalBytes\x12\x1d\n" +
 	"\n" +
-	"free_bytes\x18\x03 \x01(\x04R\tfreeBytes\"\x16\n" +
+	"free_bytes\x18\x03 \x01(\x04R\tfreeBytes\x12#\n" +
+	"\rreserve_bytes\x18\x04 \x01(\x04R\freserveBytes\"\x16\n" +
 	"\x14ListTemplatesRequest\"N\n" +
 	"\x15ListTemplatesResponse\x125\n" +
 	"\ttemplates\x18\x01 \x03(\v2\x17.space.node.v1.TemplateR\ttemplates\"\xee\x02\n" +
@@ -1485,7 +2087,7 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"\x15DeleteTemplateRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x18\n" +
-	"\x16DeleteTemplateResponse\"\x87\x02\n" +
+	"\x16DeleteTemplateResponse\"\xa4\x02\n" +
 	"\x14EnsureMachineRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1e\n" +
@@ -1499,7 +2101,8 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"memory_mib\x18\x06 \x01(\rR\tmemoryMib\x12\x19\n" +
 	"\bdisk_mib\x18\a \x01(\rR\adiskMib\x12\x1f\n" +
 	"\vagent_token\x18\b \x01(\tR\n" +
-	"agentToken\"w\n" +
+	"agentToken\x12\x1b\n" +
+	"\tkeep_disk\x18\t \x01(\bR\bkeepDisk\"w\n" +
 	"\x15EnsureMachineResponse\x120\n" +
 	"\amachine\x18\x01 \x01(\v2\x16.space.node.v1.MachineR\amachine\x12,\n" +
 	"\x06stages\x18\x02 \x03(\v2\x14.space.node.v1.StageR\x06stages\"+\n" +
@@ -1516,7 +2119,23 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"\x06driver\x18\x04 \x01(\tR\x06driver\x12\x1c\n" +
 	"\tisolation\x18\x05 \x01(\tR\tisolation\x12\x16\n" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\a \x01(\tR\x06detail\"5\n" +
+	"\x06detail\x18\a \x01(\tR\x06detail\"T\n" +
+	"\x13PauseMachineRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\"H\n" +
+	"\x14PauseMachineResponse\x120\n" +
+	"\amachine\x18\x01 \x01(\v2\x16.space.node.v1.MachineR\amachine\"U\n" +
+	"\x14ResumeMachineRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\"I\n" +
+	"\x15ResumeMachineResponse\x120\n" +
+	"\amachine\x18\x01 \x01(\v2\x16.space.node.v1.MachineR\amachine\"5\n" +
 	"\x14DeleteMachineRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\"\x17\n" +
@@ -1529,20 +2148,50 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"\amachine\x18\x01 \x01(\v2\x16.space.node.v1.MachineH\x00R\amachine\x12.\n" +
 	"\x12deleted_sandbox_id\x18\x02 \x01(\tH\x00R\x10deletedSandboxId\x12\x18\n" +
 	"\x06synced\x18\x03 \x01(\bH\x00R\x06syncedB\a\n" +
-	"\x05event*b\n" +
+	"\x05event\"\x12\n" +
+	"\x10GetLedgerRequest\"v\n" +
+	"\x11GetLedgerResponse\x12/\n" +
+	"\x05kinds\x18\x01 \x03(\v2\x19.space.node.v1.LedgerKindR\x05kinds\x120\n" +
+	"\x05drift\x18\x02 \x03(\v2\x1a.space.node.v1.LedgerDriftR\x05drift\"P\n" +
+	"\n" +
+	"LedgerKind\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04live\x18\x02 \x01(\x04R\x04live\x12\x1a\n" +
+	"\bexpected\x18\x03 \x01(\x04R\bexpected\"\x84\x01\n" +
+	"\vLedgerDrift\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x03 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04live\x18\x04 \x01(\bR\x04live\x12\x1a\n" +
+	"\bexpected\x18\x05 \x01(\bR\bexpected\"+\n" +
+	"\x10ReconcileRequest\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"D\n" +
+	"\x11ReconcileResponse\x12/\n" +
+	"\arepairs\x18\x01 \x03(\v2\x15.space.node.v1.RepairR\arepairs\"~\n" +
+	"\x06Repair\x120\n" +
+	"\x05drift\x18\x01 \x01(\v2\x1a.space.node.v1.LedgerDriftR\x05drift\x12\x16\n" +
+	"\x06action\x18\x02 \x01(\tR\x06action\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason*|\n" +
 	"\fMachineState\x12\x1d\n" +
 	"\x19MACHINE_STATE_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15MACHINE_STATE_RUNNING\x10\x01\x12\x18\n" +
-	"\x14MACHINE_STATE_EXITED\x10\x022\xe2\x05\n" +
+	"\x14MACHINE_STATE_EXITED\x10\x02\x12\x18\n" +
+	"\x14MACHINE_STATE_PAUSED\x10\x032\xb7\b\n" +
 	"\vNodeService\x12H\n" +
 	"\aGetNode\x12\x1d.space.node.v1.GetNodeRequest\x1a\x1e.space.node.v1.GetNodeResponse\x12Z\n" +
 	"\rListTemplates\x12#.space.node.v1.ListTemplatesRequest\x1a$.space.node.v1.ListTemplatesResponse\x12_\n" +
 	"\x0eImportTemplate\x12$.space.node.v1.ImportTemplateRequest\x1a%.space.node.v1.ImportTemplateResponse(\x01\x12]\n" +
 	"\x0eDeleteTemplate\x12$.space.node.v1.DeleteTemplateRequest\x1a%.space.node.v1.DeleteTemplateResponse\x12Z\n" +
-	"\rEnsureMachine\x12#.space.node.v1.EnsureMachineRequest\x1a$.space.node.v1.EnsureMachineResponse\x12Z\n" +
+	"\rEnsureMachine\x12#.space.node.v1.EnsureMachineRequest\x1a$.space.node.v1.EnsureMachineResponse\x12W\n" +
+	"\fPauseMachine\x12\".space.node.v1.PauseMachineRequest\x1a#.space.node.v1.PauseMachineResponse\x12Z\n" +
+	"\rResumeMachine\x12#.space.node.v1.ResumeMachineRequest\x1a$.space.node.v1.ResumeMachineResponse\x12Z\n" +
 	"\rDeleteMachine\x12#.space.node.v1.DeleteMachineRequest\x1a$.space.node.v1.DeleteMachineResponse\x12W\n" +
 	"\fListMachines\x12\".space.node.v1.ListMachinesRequest\x1a#.space.node.v1.ListMachinesResponse\x12\\\n" +
-	"\rWatchMachines\x12#.space.node.v1.WatchMachinesRequest\x1a$.space.node.v1.WatchMachinesResponse0\x01B9Z7github.com/space-sandbox/space/api/proto/node/v1;nodev1b\x06proto3"
+	"\rWatchMachines\x12#.space.node.v1.WatchMachinesRequest\x1a$.space.node.v1.WatchMachinesResponse0\x01\x12N\n" +
+	"\tGetLedger\x12\x1f.space.node.v1.GetLedgerRequest\x1a .space.node.v1.GetLedgerResponse\x12N\n" +
+	"\tReconcile\x12\x1f.space.node.v1.ReconcileRequest\x1a .space.node.v1.ReconcileResponseB9Z7github.com/space-sandbox/space/api/proto/node/v1;nodev1b\x06proto3"
 
 var (
 	file_api_proto_node_v1_node_proto_rawDescOnce sync.Once
@@ -1557,7 +2206,7 @@ func file_api_proto_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_api_proto_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_api_proto_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_api_proto_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_api_proto_node_v1_node_proto_goTypes = []any{
 	(MachineState)(0),              // 0: space.node.v1.MachineState
 	(*GetNodeRequest)(nil),         // 1: space.node.v1.GetNodeRequest
@@ -1576,50 +2225,75 @@ var file_api_proto_node_v1_node_proto_goTypes = []any{
 	(*EnsureMachineResponse)(nil),  // 14: space.node.v1.EnsureMachineResponse
 	(*Stage)(nil),                  // 15: space.node.v1.Stage
 	(*Machine)(nil),                // 16: space.node.v1.Machine
-	(*DeleteMachineRequest)(nil),   // 17: space.node.v1.DeleteMachineRequest
-	(*DeleteMachineResponse)(nil),  // 18: space.node.v1.DeleteMachineResponse
-	(*ListMachinesRequest)(nil),    // 19: space.node.v1.ListMachinesRequest
-	(*ListMachinesResponse)(nil),   // 20: space.node.v1.ListMachinesResponse
-	(*WatchMachinesRequest)(nil),   // 21: space.node.v1.WatchMachinesRequest
-	(*WatchMachinesResponse)(nil),  // 22: space.node.v1.WatchMachinesResponse
-	nil,                            // 23: space.node.v1.Template.EnvEntry
-	(*timestamppb.Timestamp)(nil),  // 24: google.protobuf.Timestamp
+	(*PauseMachineRequest)(nil),    // 17: space.node.v1.PauseMachineRequest
+	(*PauseMachineResponse)(nil),   // 18: space.node.v1.PauseMachineResponse
+	(*ResumeMachineRequest)(nil),   // 19: space.node.v1.ResumeMachineRequest
+	(*ResumeMachineResponse)(nil),  // 20: space.node.v1.ResumeMachineResponse
+	(*DeleteMachineRequest)(nil),   // 21: space.node.v1.DeleteMachineRequest
+	(*DeleteMachineResponse)(nil),  // 22: space.node.v1.DeleteMachineResponse
+	(*ListMachinesRequest)(nil),    // 23: space.node.v1.ListMachinesRequest
+	(*ListMachinesResponse)(nil),   // 24: space.node.v1.ListMachinesResponse
+	(*WatchMachinesRequest)(nil),   // 25: space.node.v1.WatchMachinesRequest
+	(*WatchMachinesResponse)(nil),  // 26: space.node.v1.WatchMachinesResponse
+	(*GetLedgerRequest)(nil),       // 27: space.node.v1.GetLedgerRequest
+	(*GetLedgerResponse)(nil),      // 28: space.node.v1.GetLedgerResponse
+	(*LedgerKind)(nil),             // 29: space.node.v1.LedgerKind
+	(*LedgerDrift)(nil),            // 30: space.node.v1.LedgerDrift
+	(*ReconcileRequest)(nil),       // 31: space.node.v1.ReconcileRequest
+	(*ReconcileResponse)(nil),      // 32: space.node.v1.ReconcileResponse
+	(*Repair)(nil),                 // 33: space.node.v1.Repair
+	nil,                            // 34: space.node.v1.Template.EnvEntry
+	(*timestamppb.Timestamp)(nil),  // 35: google.protobuf.Timestamp
 }
 var file_api_proto_node_v1_node_proto_depIdxs = []int32{
 	3,  // 0: space.node.v1.GetNodeResponse.drivers:type_name -> space.node.v1.Driver
 	4,  // 1: space.node.v1.GetNodeResponse.pool:type_name -> space.node.v1.Pool
 	7,  // 2: space.node.v1.ListTemplatesResponse.templates:type_name -> space.node.v1.Template
-	23, // 3: space.node.v1.Template.env:type_name -> space.node.v1.Template.EnvEntry
-	24, // 4: space.node.v1.Template.created_at:type_name -> google.protobuf.Timestamp
+	34, // 3: space.node.v1.Template.env:type_name -> space.node.v1.Template.EnvEntry
+	35, // 4: space.node.v1.Template.created_at:type_name -> google.protobuf.Timestamp
 	9,  // 5: space.node.v1.ImportTemplateRequest.start:type_name -> space.node.v1.ImportStart
 	7,  // 6: space.node.v1.ImportTemplateResponse.template:type_name -> space.node.v1.Template
 	15, // 7: space.node.v1.ImportTemplateResponse.stages:type_name -> space.node.v1.Stage
 	16, // 8: space.node.v1.EnsureMachineResponse.machine:type_name -> space.node.v1.Machine
 	15, // 9: space.node.v1.EnsureMachineResponse.stages:type_name -> space.node.v1.Stage
 	0,  // 10: space.node.v1.Machine.state:type_name -> space.node.v1.MachineState
-	16, // 11: space.node.v1.ListMachinesResponse.machines:type_name -> space.node.v1.Machine
-	16, // 12: space.node.v1.WatchMachinesResponse.machine:type_name -> space.node.v1.Machine
-	1,  // 13: space.node.v1.NodeService.GetNode:input_type -> space.node.v1.GetNodeRequest
-	5,  // 14: space.node.v1.NodeService.ListTemplates:input_type -> space.node.v1.ListTemplatesRequest
-	8,  // 15: space.node.v1.NodeService.ImportTemplate:input_type -> space.node.v1.ImportTemplateRequest
-	11, // 16: space.node.v1.NodeService.DeleteTemplate:input_type -> space.node.v1.DeleteTemplateRequest
-	13, // 17: space.node.v1.NodeService.EnsureMachine:input_type -> space.node.v1.EnsureMachineRequest
-	17, // 18: space.node.v1.NodeService.DeleteMachine:input_type -> space.node.v1.DeleteMachineRequest
-	19, // 19: space.node.v1.NodeService.ListMachines:input_type -> space.node.v1.ListMachinesRequest
-	21, // 20: space.node.v1.NodeService.WatchMachines:input_type -> space.node.v1.WatchMachinesRequest
-	2,  // 21: space.node.v1.NodeService.GetNode:output_type -> space.node.v1.GetNodeResponse
-	6,  // 22: space.node.v1.NodeService.ListTemplates:output_type -> space.node.v1.ListTemplatesResponse
-	10, // 23: space.node.v1.NodeService.ImportTemplate:output_type -> space.node.v1.ImportTemplateResponse
-	12, // 24: space.node.v1.NodeService.DeleteTemplate:output_type -> space.node.v1.DeleteTemplateResponse
-	14, // 25: space.node.v1.NodeService.EnsureMachine:output_type -> space.node.v1.EnsureMachineResponse
-	18, // 26: space.node.v1.NodeService.DeleteMachine:output_type -> space.node.v1.DeleteMachineResponse
-	20, // 27: space.node.v1.NodeService.ListMachines:output_type -> space.node.v1.ListMachinesResponse
-	22, // 28: space.node.v1.NodeService.WatchMachines:output_type -> space.node.v1.WatchMachinesResponse
-	21, // [21:29] is the sub-list for method output_type
-	13, // [13:21] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	16, // 11: space.node.v1.PauseMachineResponse.machine:type_name -> space.node.v1.Machine
+	16, // 12: space.node.v1.ResumeMachineResponse.machine:type_name -> space.node.v1.Machine
+	16, // 13: space.node.v1.ListMachinesResponse.machines:type_name -> space.node.v1.Machine
+	16, // 14: space.node.v1.WatchMachinesResponse.machine:type_name -> space.node.v1.Machine
+	29, // 15: space.node.v1.GetLedgerResponse.kinds:type_name -> space.node.v1.LedgerKind
+	30, // 16: space.node.v1.GetLedgerResponse.drift:type_name -> space.node.v1.LedgerDrift
+	33, // 17: space.node.v1.ReconcileResponse.repairs:type_name -> space.node.v1.Repair
+	30, // 18: space.node.v1.Repair.drift:type_name -> space.node.v1.LedgerDrift
+	1,  // 19: space.node.v1.NodeService.GetNode:input_type -> space.node.v1.GetNodeRequest
+	5,  // 20: space.node.v1.NodeService.ListTemplates:input_type -> space.node.v1.ListTemplatesRequest
+	8,  // 21: space.node.v1.NodeService.ImportTemplate:input_type -> space.node.v1.ImportTemplateRequest
+	11, // 22: space.node.v1.NodeService.DeleteTemplate:input_type -> space.node.v1.DeleteTemplateRequest
+	13, // 23: space.node.v1.NodeService.EnsureMachine:input_type -> space.node.v1.EnsureMachineRequest
+	17, // 24: space.node.v1.NodeService.PauseMachine:input_type -> space.node.v1.PauseMachineRequest
+	19, // 25: space.node.v1.NodeService.ResumeMachine:input_type -> space.node.v1.ResumeMachineRequest
+	21, // 26: space.node.v1.NodeService.DeleteMachine:input_type -> space.node.v1.DeleteMachineRequest
+	23, // 27: space.node.v1.NodeService.ListMachines:input_type -> space.node.v1.ListMachinesRequest
+	25, // 28: space.node.v1.NodeService.WatchMachines:input_type -> space.node.v1.WatchMachinesRequest
+	27, // 29: space.node.v1.NodeService.GetLedger:input_type -> space.node.v1.GetLedgerRequest
+	31, // 30: space.node.v1.NodeService.Reconcile:input_type -> space.node.v1.ReconcileRequest
+	2,  // 31: space.node.v1.NodeService.GetNode:output_type -> space.node.v1.GetNodeResponse
+	6,  // 32: space.node.v1.NodeService.ListTemplates:output_type -> space.node.v1.ListTemplatesResponse
+	10, // 33: space.node.v1.NodeService.ImportTemplate:output_type -> space.node.v1.ImportTemplateResponse
+	12, // 34: space.node.v1.NodeService.DeleteTemplate:output_type -> space.node.v1.DeleteTemplateResponse
+	14, // 35: space.node.v1.NodeService.EnsureMachine:output_type -> space.node.v1.EnsureMachineResponse
+	18, // 36: space.node.v1.NodeService.PauseMachine:output_type -> space.node.v1.PauseMachineResponse
+	20, // 37: space.node.v1.NodeService.ResumeMachine:output_type -> space.node.v1.ResumeMachineResponse
+	22, // 38: space.node.v1.NodeService.DeleteMachine:output_type -> space.node.v1.DeleteMachineResponse
+	24, // 39: space.node.v1.NodeService.ListMachines:output_type -> space.node.v1.ListMachinesResponse
+	26, // 40: space.node.v1.NodeService.WatchMachines:output_type -> space.node.v1.WatchMachinesResponse
+	28, // 41: space.node.v1.NodeService.GetLedger:output_type -> space.node.v1.GetLedgerResponse
+	32, // 42: space.node.v1.NodeService.Reconcile:output_type -> space.node.v1.ReconcileResponse
+	31, // [31:43] is the sub-list for method output_type
+	19, // [19:31] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_api_proto_node_v1_node_proto_init() }
@@ -1631,7 +2305,7 @@ func file_api_proto_node_v1_node_proto_init() {
 		(*ImportTemplateRequest_Start)(nil),
 		(*ImportTemplateRequest_Data)(nil),
 	}
-	file_api_proto_node_v1_node_proto_msgTypes[21].OneofWrappers = []any{
+	file_api_proto_node_v1_node_proto_msgTypes[25].OneofWrappers = []any{
 		(*WatchMachinesResponse_Machine)(nil),
 		(*WatchMachinesResponse_DeletedSandboxId)(nil),
 		(*WatchMachinesResponse_Synced)(nil),
@@ -1642,7 +2316,7 @@ func file_api_proto_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_proto_node_v1_node_proto_rawDesc), len(file_api_proto_node_v1_node_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -83,8 +83,8 @@ type GatewayServiceClient interface {
 	// Configure replaces the whole state of the gateway: the key that signs attach tokens and all routes.
 	// Control calls it after each (re)connect of Watch; until then the data plane answers 503.
 	Configure(context.Context, *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error)
-	// AwaitReady connects to the agent of a machine that is not published yet, until it answers or the
-	// deadline of the call is over, and gives it its identity.
+	// AwaitReady connects to the agent of a machine that is not published yet, or is held, until it answers or the deadline
+	// of the call is over, gives it its identity and sets its clock. Control also calls it after each resume.
 	AwaitReady(context.Context, *connect.Request[v1.AwaitReadyRequest]) (*connect.Response[v1.AwaitReadyResponse], error)
 	// Publish makes a ready sandbox reachable; Unpublish ends its streams (close code 4003) and forgets it.
 	Publish(context.Context, *connect.Request[v1.PublishRequest]) (*connect.Response[v1.PublishResponse], error)
@@ -296,8 +296,8 @@ type GatewayServiceHandler interface {
 	// Configure replaces the whole state of the gateway: the key that signs attach tokens and all routes.
 	// Control calls it after each (re)connect of Watch; until then the data plane answers 503.
 	Configure(context.Context, *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error)
-	// AwaitReady connects to the agent of a machine that is not published yet, until it answers or the
-	// deadline of the call is over, and gives it its identity.
+	// AwaitReady connects to the agent of a machine that is not published yet, or is held, until it answers or the deadline
+	// of the call is over, gives it its identity and sets its clock. Control also calls it after each resume.
 	AwaitReady(context.Context, *connect.Request[v1.AwaitReadyRequest]) (*connect.Response[v1.AwaitReadyResponse], error)
 	// Publish makes a ready sandbox reachable; Unpublish ends its streams (close code 4003) and forgets it.
 	Publish(context.Context, *connect.Request[v1.PublishRequest]) (*connect.Response[v1.PublishResponse], error)

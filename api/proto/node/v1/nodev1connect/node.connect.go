@@ -49,6 +49,12 @@ const (
 	// NodeServiceEnsureMachineProcedure is the fully-qualified name of the NodeService's EnsureMachine
 	// RPC.
 	NodeServiceEnsureMachineProcedure = "/space.node.v1.NodeService/EnsureMachine"
+	// NodeServicePauseMachineProcedure is the fully-qualified name of the NodeService's PauseMachine
+	// RPC.
+	NodeServicePauseMachineProcedure = "/space.node.v1.NodeService/PauseMachine"
+	// NodeServiceResumeMachineProcedure is the fully-qualified name of the NodeService's ResumeMachine
+	// RPC.
+	NodeServiceResumeMachineProcedure = "/space.node.v1.NodeService/ResumeMachine"
 	// NodeServiceDeleteMachineProcedure is the fully-qualified name of the NodeService's DeleteMachine
 	// RPC.
 	NodeServiceDeleteMachineProcedure = "/space.node.v1.NodeService/DeleteMachine"
@@ -58,6 +64,10 @@ const (
 	// NodeServiceWatchMachinesProcedure is the fully-qualified name of the NodeService's WatchMachines
 	// RPC.
 	NodeServiceWatchMachinesProcedure = "/space.node.v1.NodeService/WatchMachines"
+	// NodeServiceGetLedgerProcedure is the fully-qualified name of the NodeService's GetLedger RPC.
+	NodeServiceGetLedgerProcedure = "/space.node.v1.NodeService/GetLedger"
+	// NodeServiceReconcileProcedure is the fully-qualified name of the NodeService's Reconcile RPC.
+	NodeServiceReconcileProcedure = "/space.node.v1.NodeService/Reconcile"
 )
 
 // NodeServiceClient is a client for the space.node.v1.NodeService service.
@@ -74,11 +84,22 @@ type NodeServiceClient interface {
 	// EnsureMachine makes the machine exist and run: idempotent by (sandbox_id, generation). It returns when the
 	// VMM runs; the guest may still be booting. On failure nothing is left.
 	EnsureMachine(context.Context, *connect.Request[v1.EnsureMachineRequest]) (*connect.Response[v1.EnsureMachineResponse], error)
+	// PauseMachine stops the vCPUs of a running machine; its memory stays. ResumeMachine lets them go on. Both are idempotent
+	// by (sandbox_id, generation), write down what is wanted before they act, and answer the machine as it then is. A machine
+	// that node holds for a reason of its own (see Machine.reason) stays paused after ResumeMachine, which fails with
+	// pool_full; what was wanted is remembered.
+	PauseMachine(context.Context, *connect.Request[v1.PauseMachineRequest]) (*connect.Response[v1.PauseMachineResponse], error)
+	ResumeMachine(context.Context, *connect.Request[v1.ResumeMachineRequest]) (*connect.Response[v1.ResumeMachineResponse], error)
 	// DeleteMachine kills and removes everything of a sandbox; deleting what does not exist succeeds.
 	DeleteMachine(context.Context, *connect.Request[v1.DeleteMachineRequest]) (*connect.Response[v1.DeleteMachineResponse], error)
 	ListMachines(context.Context, *connect.Request[v1.ListMachinesRequest]) (*connect.Response[v1.ListMachinesResponse], error)
 	// WatchMachines sends every machine once, then `synced`, then each change (exits above all).
 	WatchMachines(context.Context, *connect.Request[v1.WatchMachinesRequest]) (*connect.ServerStreamForClient[v1.WatchMachinesResponse], error)
+	// GetLedger compares the kernel objects that should exist with those that do.
+	GetLedger(context.Context, *connect.Request[v1.GetLedgerRequest]) (*connect.Response[v1.GetLedgerResponse], error)
+	// Reconcile repairs what GetLedger finds where that is safe: objects of this installation that nothing stands for are
+	// removed. With dry_run it only says what it would do.
+	Reconcile(context.Context, *connect.Request[v1.ReconcileRequest]) (*connect.Response[v1.ReconcileResponse], error)
 }
 
 // NewNodeServiceClient constructs a client for the space.node.v1.NodeService service. By default,
@@ -122,6 +143,18 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("EnsureMachine")),
 			connect.WithClientOptions(opts...),
 		),
+		pauseMachine: connect.NewClient[v1.PauseMachineRequest, v1.PauseMachineResponse](
+			httpClient,
+			baseURL+NodeServicePauseMachineProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("PauseMachine")),
+			connect.WithClientOptions(opts...),
+		),
+		resumeMachine: connect.NewClient[v1.ResumeMachineRequest, v1.ResumeMachineResponse](
+			httpClient,
+			baseURL+NodeServiceResumeMachineProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ResumeMachine")),
+			connect.WithClientOptions(opts...),
+		),
 		deleteMachine: connect.NewClient[v1.DeleteMachineRequest, v1.DeleteMachineResponse](
 			httpClient,
 			baseURL+NodeServiceDeleteMachineProcedure,
@@ -140,6 +173,18 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("WatchMachines")),
 			connect.WithClientOptions(opts...),
 		),
+		getLedger: connect.NewClient[v1.GetLedgerRequest, v1.GetLedgerResponse](
+			httpClient,
+			baseURL+NodeServiceGetLedgerProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("GetLedger")),
+			connect.WithClientOptions(opts...),
+		),
+		reconcile: connect.NewClient[v1.ReconcileRequest, v1.ReconcileResponse](
+			httpClient,
+			baseURL+NodeServiceReconcileProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Reconcile")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -150,9 +195,13 @@ type nodeServiceClient struct {
 	importTemplate *connect.Client[v1.ImportTemplateRequest, v1.ImportTemplateResponse]
 	deleteTemplate *connect.Client[v1.DeleteTemplateRequest, v1.DeleteTemplateResponse]
 	ensureMachine  *connect.Client[v1.EnsureMachineRequest, v1.EnsureMachineResponse]
+	pauseMachine   *connect.Client[v1.PauseMachineRequest, v1.PauseMachineResponse]
+	resumeMachine  *connect.Client[v1.ResumeMachineRequest, v1.ResumeMachineResponse]
 	deleteMachine  *connect.Client[v1.DeleteMachineRequest, v1.DeleteMachineResponse]
 	listMachines   *connect.Client[v1.ListMachinesRequest, v1.ListMachinesResponse]
 	watchMachines  *connect.Client[v1.WatchMachinesRequest, v1.WatchMachinesResponse]
+	getLedger      *connect.Client[v1.GetLedgerRequest, v1.GetLedgerResponse]
+	reconcile      *connect.Client[v1.ReconcileRequest, v1.ReconcileResponse]
 }
 
 // GetNode calls space.node.v1.NodeService.GetNode.
@@ -180,6 +229,16 @@ func (c *nodeServiceClient) EnsureMachine(ctx context.Context, req *connect.Requ
 	return c.ensureMachine.CallUnary(ctx, req)
 }
 
+// PauseMachine calls space.node.v1.NodeService.PauseMachine.
+func (c *nodeServiceClient) PauseMachine(ctx context.Context, req *connect.Request[v1.PauseMachineRequest]) (*connect.Response[v1.PauseMachineResponse], error) {
+	return c.pauseMachine.CallUnary(ctx, req)
+}
+
+// ResumeMachine calls space.node.v1.NodeService.ResumeMachine.
+func (c *nodeServiceClient) ResumeMachine(ctx context.Context, req *connect.Request[v1.ResumeMachineRequest]) (*connect.Response[v1.ResumeMachineResponse], error) {
+	return c.resumeMachine.CallUnary(ctx, req)
+}
+
 // DeleteMachine calls space.node.v1.NodeService.DeleteMachine.
 func (c *nodeServiceClient) DeleteMachine(ctx context.Context, req *connect.Request[v1.DeleteMachineRequest]) (*connect.Response[v1.DeleteMachineResponse], error) {
 	return c.deleteMachine.CallUnary(ctx, req)
@@ -193,6 +252,16 @@ func (c *nodeServiceClient) ListMachines(ctx context.Context, req *connect.Reque
 // WatchMachines calls space.node.v1.NodeService.WatchMachines.
 func (c *nodeServiceClient) WatchMachines(ctx context.Context, req *connect.Request[v1.WatchMachinesRequest]) (*connect.ServerStreamForClient[v1.WatchMachinesResponse], error) {
 	return c.watchMachines.CallServerStream(ctx, req)
+}
+
+// GetLedger calls space.node.v1.NodeService.GetLedger.
+func (c *nodeServiceClient) GetLedger(ctx context.Context, req *connect.Request[v1.GetLedgerRequest]) (*connect.Response[v1.GetLedgerResponse], error) {
+	return c.getLedger.CallUnary(ctx, req)
+}
+
+// Reconcile calls space.node.v1.NodeService.Reconcile.
+func (c *nodeServiceClient) Reconcile(ctx context.Context, req *connect.Request[v1.ReconcileRequest]) (*connect.Response[v1.ReconcileResponse], error) {
+	return c.reconcile.CallUnary(ctx, req)
 }
 
 // NodeServiceHandler is an implementation of the space.node.v1.NodeService service.
@@ -209,11 +278,22 @@ type NodeServiceHandler interface {
 	// EnsureMachine makes the machine exist and run: idempotent by (sandbox_id, generation). It returns when the
 	// VMM runs; the guest may still be booting. On failure nothing is left.
 	EnsureMachine(context.Context, *connect.Request[v1.EnsureMachineRequest]) (*connect.Response[v1.EnsureMachineResponse], error)
+	// PauseMachine stops the vCPUs of a running machine; its memory stays. ResumeMachine lets them go on. Both are idempotent
+	// by (sandbox_id, generation), write down what is wanted before they act, and answer the machine as it then is. A machine
+	// that node holds for a reason of its own (see Machine.reason) stays paused after ResumeMachine, which fails with
+	// pool_full; what was wanted is remembered.
+	PauseMachine(context.Context, *connect.Request[v1.PauseMachineRequest]) (*connect.Response[v1.PauseMachineResponse], error)
+	ResumeMachine(context.Context, *connect.Request[v1.ResumeMachineRequest]) (*connect.Response[v1.ResumeMachineResponse], error)
 	// DeleteMachine kills and removes everything of a sandbox; deleting what does not exist succeeds.
 	DeleteMachine(context.Context, *connect.Request[v1.DeleteMachineRequest]) (*connect.Response[v1.DeleteMachineResponse], error)
 	ListMachines(context.Context, *connect.Request[v1.ListMachinesRequest]) (*connect.Response[v1.ListMachinesResponse], error)
 	// WatchMachines sends every machine once, then `synced`, then each change (exits above all).
 	WatchMachines(context.Context, *connect.Request[v1.WatchMachinesRequest], *connect.ServerStream[v1.WatchMachinesResponse]) error
+	// GetLedger compares the kernel objects that should exist with those that do.
+	GetLedger(context.Context, *connect.Request[v1.GetLedgerRequest]) (*connect.Response[v1.GetLedgerResponse], error)
+	// Reconcile repairs what GetLedger finds where that is safe: objects of this installation that nothing stands for are
+	// removed. With dry_run it only says what it would do.
+	Reconcile(context.Context, *connect.Request[v1.ReconcileRequest]) (*connect.Response[v1.ReconcileResponse], error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -253,6 +333,18 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("EnsureMachine")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServicePauseMachineHandler := connect.NewUnaryHandler(
+		NodeServicePauseMachineProcedure,
+		svc.PauseMachine,
+		connect.WithSchema(nodeServiceMethods.ByName("PauseMachine")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceResumeMachineHandler := connect.NewUnaryHandler(
+		NodeServiceResumeMachineProcedure,
+		svc.ResumeMachine,
+		connect.WithSchema(nodeServiceMethods.ByName("ResumeMachine")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceDeleteMachineHandler := connect.NewUnaryHandler(
 		NodeServiceDeleteMachineProcedure,
 		svc.DeleteMachine,
@@ -271,6 +363,18 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("WatchMachines")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceGetLedgerHandler := connect.NewUnaryHandler(
+		NodeServiceGetLedgerProcedure,
+		svc.GetLedger,
+		connect.WithSchema(nodeServiceMethods.ByName("GetLedger")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceReconcileHandler := connect.NewUnaryHandler(
+		NodeServiceReconcileProcedure,
+		svc.Reconcile,
+		connect.WithSchema(nodeServiceMethods.ByName("Reconcile")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/space.node.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceGetNodeProcedure:
@@ -283,12 +387,20 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceDeleteTemplateHandler.ServeHTTP(w, r)
 		case NodeServiceEnsureMachineProcedure:
 			nodeServiceEnsureMachineHandler.ServeHTTP(w, r)
+		case NodeServicePauseMachineProcedure:
+			nodeServicePauseMachineHandler.ServeHTTP(w, r)
+		case NodeServiceResumeMachineProcedure:
+			nodeServiceResumeMachineHandler.ServeHTTP(w, r)
 		case NodeServiceDeleteMachineProcedure:
 			nodeServiceDeleteMachineHandler.ServeHTTP(w, r)
 		case NodeServiceListMachinesProcedure:
 			nodeServiceListMachinesHandler.ServeHTTP(w, r)
 		case NodeServiceWatchMachinesProcedure:
 			nodeServiceWatchMachinesHandler.ServeHTTP(w, r)
+		case NodeServiceGetLedgerProcedure:
+			nodeServiceGetLedgerHandler.ServeHTTP(w, r)
+		case NodeServiceReconcileProcedure:
+			nodeServiceReconcileHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -318,6 +430,14 @@ func (UnimplementedNodeServiceHandler) EnsureMachine(context.Context, *connect.R
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.EnsureMachine is not implemented"))
 }
 
+func (UnimplementedNodeServiceHandler) PauseMachine(context.Context, *connect.Request[v1.PauseMachineRequest]) (*connect.Response[v1.PauseMachineResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.PauseMachine is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ResumeMachine(context.Context, *connect.Request[v1.ResumeMachineRequest]) (*connect.Response[v1.ResumeMachineResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.ResumeMachine is not implemented"))
+}
+
 func (UnimplementedNodeServiceHandler) DeleteMachine(context.Context, *connect.Request[v1.DeleteMachineRequest]) (*connect.Response[v1.DeleteMachineResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.DeleteMachine is not implemented"))
 }
@@ -328,4 +448,12 @@ func (UnimplementedNodeServiceHandler) ListMachines(context.Context, *connect.Re
 
 func (UnimplementedNodeServiceHandler) WatchMachines(context.Context, *connect.Request[v1.WatchMachinesRequest], *connect.ServerStream[v1.WatchMachinesResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.WatchMachines is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) GetLedger(context.Context, *connect.Request[v1.GetLedgerRequest]) (*connect.Response[v1.GetLedgerResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.GetLedger is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Reconcile(context.Context, *connect.Request[v1.ReconcileRequest]) (*connect.Response[v1.ReconcileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.node.v1.NodeService.Reconcile is not implemented"))
 }
