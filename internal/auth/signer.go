@@ -15,7 +15,7 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
-// Signer makes attach tokens. Only control has one. It is safe for concurrent use.
+// Signer makes tokens: for a command session, and for a sandbox. Only control has one. It is safe for concurrent use.
 type Signer struct {
 	key ed25519.PrivateKey
 }
@@ -69,7 +69,7 @@ func loadSigner(path string) (*Signer, error) {
 	seed, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(seed) != ed25519.SeedSize {
 		return nil, keyFileError(path, "it does not hold 64 hex digits",
-			"restore the file, or remove it (attach tokens given out so far then stop working)")
+			"restore the file, or remove it (the tokens given out so far then stop working)")
 	}
 	return &Signer{key: ed25519.NewKeyFromSeed(seed)}, nil
 }

@@ -2,8 +2,6 @@ package auth
 
 import (
 	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -40,12 +38,10 @@ func (s *Signer) SignAttach(c AttachClaims) (token string, expires time.Time, er
 	if c.ExpiresAt.IsZero() || c.CommandID == "" || c.SandboxID == "" || c.ProcessID == "" {
 		return "", time.Time{}, errors.New("sign attach token: a claim is missing")
 	}
-	var id [16]byte
-	rand.Read(id[:])
 	exp := c.ExpiresAt.UTC().Truncate(time.Second)
 	claims := attachJWT{SandboxID: string(c.SandboxID), ProcessID: string(c.ProcessID),
 		RegisteredClaims: jwt.RegisteredClaims{Subject: string(c.CommandID), Audience: jwt.ClaimStrings{attachAudience},
-			ExpiresAt: jwt.NewNumericDate(exp), ID: hex.EncodeToString(id[:])}}
+			ExpiresAt: jwt.NewNumericDate(exp), ID: newTokenID()}}
 	token, err = jwt.NewWithClaims(jwt.SigningMethodEdDSA, claims).SignedString(s.key)
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("sign attach token: %w", err)
@@ -53,7 +49,7 @@ func (s *Signer) SignAttach(c AttachClaims) (token string, expires time.Time, er
 	return token, exp, nil
 }
 
-// Verifier checks attach tokens with the public key alone: whoever has it cannot make tokens. It is safe for
+// Verifier checks tokens with the public key alone: whoever has it cannot make tokens. It is safe for
 // concurrent use.
 type Verifier struct {
 	key ed25519.PublicKey
@@ -70,23 +66,32 @@ func NewVerifier(pub ed25519.PublicKey) *Verifier {
 // VerifyAttach returns the claims of a token that is valid at now. Every failure is CodeUnauthenticated; the error
 // never contains the token.
 func (v *Verifier) VerifyAttach(token string, now time.Time) (AttachClaims, error) {
-	if v.key == nil {
-		return AttachClaims{}, badToken("no verification key is known yet")
-	}
-	if len(token) == 0 || len(token) > maxTokenBytes {
-		return AttachClaims{}, badToken("there is no token, or it is too long")
-	}
-	parser := jwt.NewParser(jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithAudience(attachAudience),
-		jwt.WithExpirationRequired(), jwt.WithStrictDecoding(), jwt.WithTimeFunc(func() time.Time { return now }))
 	var claims attachJWT
-	_, err := parser.ParseWithClaims(token, &claims, func(*jwt.Token) (any, error) { return v.key, nil })
-	switch {
-	case errors.Is(err, jwt.ErrTokenExpired):
-		return AttachClaims{}, badToken("the token has expired")
-	case err != nil:
-		return AttachClaims{}, badToken("the token is not valid")
+	if cause := v.verify(token, attachAudience, &claims, now); cause != "" {
+		return AttachClaims{}, badToken(cause)
 	}
 	return claims.parse()
+}
+
+// verify checks a JWT's signature, audience and expiry and reads its claims. It returns why it is refused, "" when it is
+// not. The audience is what keeps the kinds of tokens apart: they are signed with one key.
+func (v *Verifier) verify(token, audience string, claims jwt.Claims, now time.Time) (cause string) {
+	if v.key == nil {
+		return "no verification key is known yet"
+	}
+	if len(token) == 0 || len(token) > maxTokenBytes {
+		return "there is no token, or it is too long"
+	}
+	parser := jwt.NewParser(jwt.WithValidMethods([]string{jwt.SigningMethodEdDSA.Alg()}), jwt.WithAudience(audience),
+		jwt.WithExpirationRequired(), jwt.WithStrictDecoding(), jwt.WithTimeFunc(func() time.Time { return now }))
+	_, err := parser.ParseWithClaims(token, claims, func(*jwt.Token) (any, error) { return v.key, nil })
+	switch {
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return "the token has expired"
+	case err != nil:
+		return "the token is not valid"
+	}
+	return ""
 }
 
 func (c attachJWT) parse() (AttachClaims, error) {

@@ -24,7 +24,7 @@ const resourceSandbox = "sandbox"
 var errReplay = errors.New("this request was answered before")
 
 func (call Call) idempotencyID() store.IdempotencyID {
-	return store.IdempotencyID{Principal: call.Principal.KeyID, Scope: call.Idempotency.Scope, Key: call.Idempotency.Key}
+	return store.IdempotencyID{Principal: call.Principal.ID(), Scope: call.Idempotency.Scope, Key: call.Idempotency.Key}
 }
 
 // seen returns the entry of a request that was accepted before: none for a new one, an error when the key was used

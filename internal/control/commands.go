@@ -27,7 +27,7 @@ func (c *Control) CreateCommand(ctx context.Context, call Call, ref string, spec
 			return CreatedCommand{}, err
 		}
 	}
-	attach, err := c.attach(cmd)
+	attach, err := c.attach(call.Principal, cmd)
 	return CreatedCommand{Command: cmd, Attach: attach, Replayed: replayed}, err
 }
 
@@ -263,8 +263,8 @@ func (c *Control) ListCommands(ctx context.Context, ref string, filter CommandFi
 	return page, storeError(err)
 }
 
-// AttachCommand makes a token for a session.
-func (c *Control) AttachCommand(ctx context.Context, id sandbox.CommandID) (Attach, error) {
+// AttachCommand makes a token for a session. It expires no later than what by may do.
+func (c *Control) AttachCommand(ctx context.Context, by auth.Principal, id sandbox.CommandID) (Attach, error) {
 	cmd, err := c.command(ctx, id)
 	if err != nil {
 		return Attach{}, err
@@ -273,12 +273,12 @@ func (c *Control) AttachCommand(ctx context.Context, id sandbox.CommandID) (Atta
 		return Attach{}, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "there is nothing to attach to",
 			Cause: fmt.Sprintf("the command session is %s %s", cmd.State, cmd.Reason), Remedy: "create another one"}
 	}
-	return c.attach(cmd)
+	return c.attach(by, cmd)
 }
 
-func (c *Control) attach(cmd sandbox.Command) (Attach, error) {
+func (c *Control) attach(by auth.Principal, cmd sandbox.Command) (Attach, error) {
 	token, expires, err := c.Signer.SignAttach(auth.AttachClaims{CommandID: cmd.ID, SandboxID: cmd.SandboxID,
-		ProcessID: cmd.ProcessID, ExpiresAt: c.Now().Add(c.Limits.AttachTTL)})
+		ProcessID: cmd.ProcessID, ExpiresAt: c.attachUntil(by)})
 	if err != nil {
 		return Attach{}, err
 	}

@@ -108,6 +108,7 @@ type Control struct {
 	holds     *holds
 	recorders *recorders
 	metrics   *metrics
+	verifier  *auth.Verifier                         // of sandbox tokens
 	info      atomic.Pointer[nodev1.GetNodeResponse] // node's last description of itself
 	workers   sync.WaitGroup                         // background work outside the lanes
 }
@@ -121,7 +122,7 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
 		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
-		routes: newRoutes(), holds: newHolds(), recorders: newRecorders()}
+		routes: newRoutes(), holds: newHolds(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey())}
 	c.metrics = newMetrics(c)
 	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})
 	if err := c.open(ctx); err != nil {

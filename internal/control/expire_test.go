@@ -29,7 +29,7 @@ func TestSessionsExpire(t *testing.T) {
 	if err != nil || cmd.State != sandbox.CommandExpired || cmd.EndedAt.Sub(cmd.CreatedAt) < 300*time.Millisecond {
 		t.Errorf("never attached: %+v %v", cmd, err)
 	}
-	_, err = w.c.AttachCommand(t.Context(), made.Command.ID)
+	_, err = w.c.AttachCommand(t.Context(), w.call().Principal, made.Command.ID)
 	wantCode(t, err, sandbox.CodeInvalidState)
 	if cmd, err := w.c.GetCommand(t.Context(), running.Command.ID, 0); err != nil || cmd.State != sandbox.CommandRunning {
 		t.Errorf("started: %+v %v", cmd, err)

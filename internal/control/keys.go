@@ -9,14 +9,18 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
 )
 
-// Authenticate resolves an API key.
+// Authenticate resolves an API key or a sandbox token.
 func (c *Control) Authenticate(ctx context.Context, text string) (auth.Principal, error) {
+	if strings.HasPrefix(text, auth.TokenPrefix) {
+		return c.authenticateToken(ctx, text)
+	}
 	key, err := auth.ParseKey(text)
 	if err != nil {
 		return auth.Principal{}, err

@@ -156,7 +156,7 @@ func TestMachineExit(t *testing.T) {
 			if ids := w.node.ids(); len(ids) != 1 {
 				t.Errorf("its disk was not kept: %v", ids)
 			}
-			_, err = w.c.AttachCommand(t.Context(), cmd.ID)
+			_, err = w.c.AttachCommand(t.Context(), w.call().Principal, cmd.ID)
 			wantCode(t, err, sandbox.CodeInvalidState)
 			_, err = w.c.CreateCommand(t.Context(), w.call(), string(box.ID), sandbox.CommandSpec{Argv: []string{"x"}}, true)
 			wantCode(t, err, sandbox.CodeInvalidState)

@@ -18,6 +18,7 @@ import (
 const (
 	metaOpen        = "open"         // no key needed
 	metaAdmin       = "admin"        // role admin needed
+	metaToken       = "token"        // an auth.Scope: sandbox tokens that have it are let in; without, none is
 	metaRawBody     = "raw_body"     // the body is not JSON and is passed on unread
 	metaQueryPrefix = "query_prefix" // a prefix of query parameters that are allowed besides the listed ones
 	metaRest        = "rest"         // the last path parameter may contain slashes
@@ -63,6 +64,7 @@ func (s *server) raw(op huma.Operation, handler http.HandlerFunc) {
 	s.handle(&op, handler)
 }
 
+// admit is the gate. For a token it also pins what the request's path names.
 func (s *server) admit(op *huma.Operation, r *http.Request) (context.Context, error) {
 	ctx := r.Context()
 	if op.Metadata[metaOpen] != true {
@@ -70,8 +72,13 @@ func (s *server) admit(op *huma.Operation, r *http.Request) (context.Context, er
 		if err != nil {
 			return nil, err
 		}
-		if op.Metadata[metaAdmin] == true && who.Role != auth.RoleAdmin {
-			return nil, forbidden()
+		if who.Token != nil {
+			err = s.admitToken(op, r, *who.Token)
+		} else if op.Metadata[metaAdmin] == true && who.Role != auth.RoleAdmin {
+			err = forbidden()
+		}
+		if err != nil {
+			return nil, err
 		}
 		ctx = withPrincipal(ctx, who)
 	}

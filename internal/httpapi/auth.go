@@ -9,8 +9,8 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
-// maxKeyBytes bounds what is looked up as a key.
-const maxKeyBytes = 256
+// maxKeyBytes bounds what is looked at as a key or token.
+const maxKeyBytes = 4096
 
 type principalKey struct{}
 
@@ -24,7 +24,7 @@ func principalOf(ctx context.Context) auth.Principal {
 	return who
 }
 
-// authenticate resolves the key of a request: Authorization: Bearer, else X-API-Key.
+// authenticate resolves the key or sandbox token of a request: Authorization: Bearer, else X-API-Key.
 func (s *server) authenticate(r *http.Request) (auth.Principal, error) {
 	key := r.Header.Get("X-API-Key")
 	if header := r.Header.Get("Authorization"); header != "" {

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -17,37 +18,37 @@ const tagCommands = "Commands"
 func (s *server) addCommands() {
 	huma.Register(s.api, huma.Operation{
 		OperationID: "create-command", Method: http.MethodPost, Path: "/v1/sandboxes/{id}/commands", Tags: []string{tagCommands},
-		Summary: "Create a command session", DefaultStatus: http.StatusCreated, Responses: errorResponses(),
+		Summary: "Create a command session", DefaultStatus: http.StatusCreated, Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 		Description: "The process runs from the first attach, or at once with start. An argv, cwd or user that the guest does not have is no error of this call: the session's state becomes failed.",
 	}, s.createCommand)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "list-commands", Method: http.MethodGet, Path: "/v1/sandboxes/{id}/commands", Tags: []string{tagCommands},
-		Summary: "List a sandbox's command sessions", Responses: errorResponses(),
+		Summary: "List a sandbox's command sessions", Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 	}, s.listCommands)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "exec", Method: http.MethodPost, Path: "/v1/sandboxes/{id}/exec", Tags: []string{tagCommands},
-		Summary: "Run a command to its end", Responses: errorResponses(),
+		Summary: "Run a command to its end", Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 		Description: "Creates a session, starts it and waits for it. Answers 200 whenever the session exists, whatever became of it. When the client goes away the command goes on.",
 	}, s.exec)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "get-command", Method: http.MethodGet, Path: "/v1/commands/{id}", Tags: []string{tagCommands},
-		Summary: "Get a command session, or wait for its end", Responses: errorResponses(),
+		Summary: "Get a command session, or wait for its end", Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 	}, s.getCommand)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "attach-command", Method: http.MethodPost, Path: "/v1/commands/{id}/attach", Tags: []string{tagCommands},
-		Summary: "Get a token for the data plane", DefaultStatus: http.StatusCreated, Responses: errorResponses(),
+		Summary: "Get a token for the data plane", DefaultStatus: http.StatusCreated, Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 	}, s.attachCommand)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "signal-command", Method: http.MethodPost, Path: "/v1/commands/{id}/signal", Tags: []string{tagCommands},
-		Summary: "Signal a command's process group", Responses: errorResponses(),
+		Summary: "Signal a command's process group", Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 	}, s.signalCommand)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "resize-command", Method: http.MethodPost, Path: "/v1/commands/{id}/resize", Tags: []string{tagCommands},
-		Summary: "Change the size of a command's terminal", Responses: errorResponses(),
+		Summary: "Change the size of a command's terminal", Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 	}, s.resizeCommand)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "kill-command", Method: http.MethodDelete, Path: "/v1/commands/{id}", Tags: []string{tagCommands},
-		Summary: "Kill a command's process group", Responses: errorResponses(),
+		Summary: "Kill a command's process group", Responses: errorResponses(), Metadata: forTokens(auth.ScopeCommands),
 		Description: "One that was not started fails as canceled. One that has ended stays as it is.",
 	}, s.killCommand)
 }
@@ -246,7 +247,7 @@ func (s *server) attachCommand(ctx context.Context, in *attachInput) (*attachOut
 		return nil, s.refused(ctx, "attach command", err)
 	}
 	var a control.Attach
-	attach := func() (err error) { a, err = s.Control.AttachCommand(ctx, id); return err }
+	attach := func() (err error) { a, err = s.Control.AttachCommand(ctx, call.Principal, id); return err }
 	again, err := s.Control.Once(ctx, call, string(id), attach)
 	if again {
 		err = attach()

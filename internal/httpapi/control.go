@@ -15,7 +15,8 @@ import (
 // Control is what API v1 needs from control. Every error is, or wraps, a *sandbox.Error. A ref is a sandbox's id or
 // name. Waits that run out are no errors: the newest record is returned.
 type Control interface {
-	// Authenticate resolves a key; unknown ones are CodeUnauthenticated.
+	// Authenticate resolves a key or sandbox token. Unknown ones, and tokens that have expired or whose sandbox is
+	// deleted, are CodeUnauthenticated.
 	Authenticate(ctx context.Context, key string) (auth.Principal, error)
 
 	CreateSandbox(ctx context.Context, call control.Call, spec sandbox.Spec) (control.Accepted, error)
@@ -23,6 +24,11 @@ type Control interface {
 	ListSandboxes(ctx context.Context, filter control.SandboxFilter) (control.Page[sandbox.Sandbox], error)
 	PatchSandbox(ctx context.Context, ref string, patch control.SandboxPatch) (sandbox.Sandbox, error)
 	DeleteSandbox(ctx context.Context, call control.Call, ref string) (control.Accepted, error)
+
+	// CreateToken makes a token for one sandbox.
+	CreateToken(ctx context.Context, ref string, scopes []auth.Scope, ttl time.Duration) (control.SandboxToken, error)
+	// CommandSandbox returns which sandbox a session belongs to, without asking the guest.
+	CommandSandbox(ctx context.Context, id sandbox.CommandID) (sandbox.ID, error)
 
 	GetOperation(ctx context.Context, id sandbox.OperationID, wait time.Duration) (operation.Operation, error)
 	ListOperations(ctx context.Context, filter control.OperationFilter) (control.Page[operation.Operation], error)
@@ -35,7 +41,8 @@ type Control interface {
 	Exec(ctx context.Context, call control.Call, ref string, spec sandbox.CommandSpec, stdin []byte) (control.ExecResult, error)
 	GetCommand(ctx context.Context, id sandbox.CommandID, wait time.Duration) (sandbox.Command, error)
 	ListCommands(ctx context.Context, ref string, filter control.CommandFilter) (control.Page[sandbox.Command], error)
-	AttachCommand(ctx context.Context, id sandbox.CommandID) (control.Attach, error)
+	// AttachCommand makes an attach token that expires no later than what by may do.
+	AttachCommand(ctx context.Context, by auth.Principal, id sandbox.CommandID) (control.Attach, error)
 	SignalCommand(ctx context.Context, id sandbox.CommandID, signal string) (sandbox.Command, error)
 	// ResizeCommand changes the size of a command's terminal.
 	ResizeCommand(ctx context.Context, id sandbox.CommandID, size sandbox.TerminalSize) (sandbox.Command, error)

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/space-sandbox/space/internal/auth"
 )
 
 //go:embed docs.html
@@ -43,6 +45,7 @@ type docsGroup struct {
 type docsRoute struct {
 	Method, Path, Summary, Description string
 	Open                               bool
+	Token                              string // what is said of sandbox tokens
 	Params                             []docsField
 	Body                               string // name of a schema, or a media type
 	Answers                            []docsAnswer
@@ -87,6 +90,12 @@ func docsData(spec *huma.OpenAPI) docsModel {
 
 func docsRouteOf(op *huma.Operation) docsRoute {
 	r := docsRoute{Method: op.Method, Path: op.Path, Summary: op.Summary, Description: op.Description, Open: op.Metadata[metaOpen] == true}
+	if scope, ok := op.Metadata[metaToken].(auth.Scope); ok {
+		r.Token = "Open to sandbox tokens."
+		if scope != anyScope {
+			r.Token = fmt.Sprintf("Open to sandbox tokens with the scope %s.", scope)
+		}
+	}
 	for _, p := range op.Parameters {
 		f := docsFieldOf(p.Name, p.Schema, p.Required)
 		f.Type = p.In + ", " + f.Type
@@ -165,6 +174,9 @@ func docsBounds(s *huma.Schema) string {
 	bound := func(label string, v any) { parts = append(parts, fmt.Sprintf("%s %v", label, v)) }
 	if s.Minimum != nil {
 		bound("at least", *s.Minimum)
+	}
+	if s.ExclusiveMinimum != nil {
+		bound("more than", *s.ExclusiveMinimum)
 	}
 	if s.Maximum != nil {
 		bound("at most", int64(*s.Maximum))

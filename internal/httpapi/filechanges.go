@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -17,7 +18,7 @@ import (
 func (s *server) addChanges() {
 	remove := huma.Operation{
 		OperationID: "delete-file", Method: http.MethodDelete, Path: "/v1/sandboxes/{id}/files", Tags: []string{tagFiles},
-		Summary:     "Remove a file or directory",
+		Summary: "Remove a file or directory", Metadata: forTokens(auth.ScopeFiles),
 		Description: "A link is removed, not what it leads to. A directory that is not empty needs recursive.",
 		Parameters: []*huma.Param{sandboxParam(), pathParam(), userParam(), idempotencyParam(),
 			flagParam("recursive", "Remove what is in a directory too"), flagParam("missing_ok", "What does not exist is no error")},
@@ -35,7 +36,7 @@ func (s *server) addChanges() {
 		schema := s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(c.body), true, "")
 		op := huma.Operation{
 			OperationID: c.id, Method: http.MethodPost, Path: "/v1/sandboxes/{id}/files/" + c.action, Tags: []string{tagFiles},
-			Summary: c.summary, Description: c.doc, Parameters: []*huma.Param{sandboxParam(), userParam(), idempotencyParam()},
+			Summary: c.summary, Description: c.doc, Metadata: forTokens(auth.ScopeFiles), Parameters: []*huma.Param{sandboxParam(), userParam(), idempotencyParam()},
 			RequestBody: &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}},
 			Responses:   withResponse(http.StatusOK, "What is there now", answer("FileInfo")),
 		}

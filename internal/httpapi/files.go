@@ -7,6 +7,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -21,7 +22,7 @@ func (s *server) addFiles() {
 	s.addArchives()
 	s.raw(huma.Operation{
 		OperationID: "write-stdin", Method: http.MethodPost, Path: "/v1/commands/{id}/stdin", Tags: []string{tagCommands},
-		Summary: "Append to a command's standard input", Metadata: map[string]any{metaRawBody: true},
+		Summary: "Append to a command's standard input", Metadata: map[string]any{metaRawBody: true, metaToken: auth.ScopeCommands},
 		Parameters: []*huma.Param{commandParam(),
 			queryParam("offset", "Refuse unless so many bytes were accepted before", false, &huma.Schema{Type: huma.TypeInteger, Format: "int64"}),
 			queryParam("eof", "End standard input after these bytes", false, &huma.Schema{Type: huma.TypeBoolean})},
@@ -30,7 +31,7 @@ func (s *server) addFiles() {
 	}, s.stdin)
 	s.raw(huma.Operation{
 		OperationID: "get-transcript", Method: http.MethodGet, Path: "/v1/commands/{id}/transcript", Tags: []string{tagCommands},
-		Summary: "Read the transcript of a recorded command", Parameters: []*huma.Param{commandParam()},
+		Summary: "Read the transcript of a recorded command", Parameters: []*huma.Param{commandParam()}, Metadata: forTokens(auth.ScopeCommands),
 		Description: "One JSON object a line: output and gaps in the order of their arrival, and last, once it has ended, the result. At most 32 MiB of a session are kept, the newest; it stays when the sandbox is gone.",
 		Responses:   withResponse(http.StatusOK, "The transcript so far", map[string]*huma.MediaType{"application/x-ndjson": {Schema: &huma.Schema{Type: huma.TypeString}}}),
 	}, s.transcript)
@@ -60,7 +61,7 @@ func (s *server) transcript(w http.ResponseWriter, r *http.Request) {
 
 // fileRoute registers a route below …/files; action is what follows in the path.
 func (s *server) fileRoute(op huma.Operation, action string, parameters ...*huma.Param) {
-	op.Tags, op.Path, op.Metadata = []string{tagFiles}, "/v1/sandboxes/{id}/files", map[string]any{metaRawBody: true}
+	op.Tags, op.Path, op.Metadata = []string{tagFiles}, "/v1/sandboxes/{id}/files", map[string]any{metaRawBody: true, metaToken: auth.ScopeFiles}
 	if action != "" {
 		op.Path += "/" + action
 	}

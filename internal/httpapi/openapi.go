@@ -3,12 +3,14 @@ package httpapi
 import (
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/auth"
 )
 
 const schemaPrefix = "#/components/schemas/"
@@ -26,6 +28,7 @@ func humaConfig() huma.Config {
 				SecuritySchemes: map[string]*huma.SecurityScheme{
 					"bearer": {Type: "http", Scheme: "bearer"},
 					"key":    {Type: "apiKey", In: "header", Name: "X-API-Key"},
+					"token":  {Type: "http", Scheme: "bearer", Description: "A token for one sandbox, where a route lists this, with the scopes it lists"},
 				},
 			},
 			Security: []map[string][]string{{"bearer": {}}, {"key": {}}},
@@ -47,11 +50,30 @@ func finishSpec(spec *huma.OpenAPI) {
 	delete(schemas, "ErrorModel")
 	delete(schemas, "ErrorDetail")
 	openAnswers(spec)
+	nameTokens(spec)
 	// huma writes pointers to objects without omitempty as required and never null.
 	for _, at := range [][2]string{{"Operation", "result"}, {"Operation", "error"}, {"Command", "error"}, {"CreatedCommand", "error"}, {"ExecResult", "error"}} {
 		if s := schemas[at[0]]; s != nil {
 			p := s.Properties[at[1]]
 			s.Properties[at[1]] = &huma.Schema{Description: p.Description, OneOf: []*huma.Schema{{Ref: p.Ref}, {Type: "null"}}}
+		}
+	}
+}
+
+// nameTokens writes into the description which routes are open to sandbox tokens, and with which scope.
+func nameTokens(spec *huma.OpenAPI) {
+	for _, item := range spec.Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
+			if op == nil {
+				continue
+			}
+			if scope, ok := op.Metadata[metaToken].(auth.Scope); ok {
+				scopes := []string{}
+				if scope != anyScope {
+					scopes = append(scopes, string(scope))
+				}
+				op.Security = append(slices.Clone(spec.Security), map[string][]string{"token": scopes})
+			}
 		}
 	}
 }

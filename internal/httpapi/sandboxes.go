@@ -19,6 +19,7 @@ const (
 	tagSandboxes    = "Sandboxes"
 	resourceSandbox = "sandbox"
 	metadataPrefix  = "metadata."
+	listSandboxesID = "list-sandboxes"
 )
 
 func (s *server) addSandboxes() {
@@ -28,13 +29,13 @@ func (s *server) addSandboxes() {
 		Description: "Answers 202 at once. With a wait it answers 200 when the sandbox is ready, the error when that failed, 202 when the wait ran out.",
 	}, s.createSandbox)
 	huma.Register(s.api, huma.Operation{
-		OperationID: "list-sandboxes", Method: http.MethodGet, Path: "/v1/sandboxes", Tags: []string{tagSandboxes},
-		Summary: "List sandboxes", Responses: errorResponses(), Metadata: map[string]any{metaQueryPrefix: metadataPrefix},
-		Description: "Besides the parameters below, metadata.KEY=VALUE selects by a label. Deleted sandboxes are listed only when state names them.",
+		OperationID: listSandboxesID, Method: http.MethodGet, Path: "/v1/sandboxes", Tags: []string{tagSandboxes},
+		Summary: "List sandboxes", Responses: errorResponses(), Metadata: map[string]any{metaQueryPrefix: metadataPrefix, metaToken: anyScope},
+		Description: "Besides the parameters below, metadata.KEY=VALUE selects by a label. Deleted sandboxes are listed only when state names them. With a sandbox token, the list has this sandbox at most.",
 	}, s.listSandboxes)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "get-sandbox", Method: http.MethodGet, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
-		Summary: "Get a sandbox", Responses: errorResponses(),
+		Summary: "Get a sandbox", Responses: errorResponses(), Metadata: forTokens(anyScope),
 	}, s.getSandbox)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "patch-sandbox", Method: http.MethodPatch, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
@@ -186,7 +187,7 @@ func (s *server) listSandboxes(ctx context.Context, in *listSandboxesInput) (*sa
 	if err != nil {
 		return nil, s.refused(ctx, "list sandboxes", err)
 	}
-	page, err := s.Control.ListSandboxes(ctx, control.SandboxFilter{PageRequest: in.request(), States: states,
+	page, err := s.Control.ListSandboxes(ctx, control.SandboxFilter{PageRequest: in.request(), ID: visibleTo(principalOf(ctx)), States: states,
 		CreatedAfter: in.CreatedAfter, Template: in.Template, Metadata: in.metadata})
 	if err != nil {
 		return nil, s.refused(ctx, "list sandboxes", err)

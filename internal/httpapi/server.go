@@ -62,6 +62,7 @@ func newServer(cfg Config) *server {
 	s := &server{Config: cfg, mux: http.NewServeMux()}
 	s.api = huma.NewAPI(humaConfig(), adapter{s})
 	s.addSandboxes()
+	s.addTokens()
 	s.addOperations()
 	s.addCommands()
 	s.addFiles()

@@ -34,6 +34,7 @@ type Page[T any] struct {
 // SandboxFilter selects sandboxes; deleted ones only when States names them.
 type SandboxFilter struct {
 	PageRequest
+	ID           sandbox.ID // only this one; "": all
 	States       []sandbox.State
 	CreatedAfter time.Time
 	Template     string            // reference or digest, as the record shows it

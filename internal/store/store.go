@@ -167,7 +167,7 @@ type Key struct {
 
 // IdempotencyID identifies a request of a client.
 type IdempotencyID struct {
-	Principal string // id of the API key
+	Principal string // id of the API key, or of the sandbox token
 	Scope     string // method, route and resource
 	Key       string // the client's Idempotency-Key
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/problem"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -133,7 +134,7 @@ func (f *Fake) attach(id sandbox.CommandID) control.Attach {
 }
 
 // AttachCommand gives a token.
-func (f *Fake) AttachCommand(_ context.Context, id sandbox.CommandID) (control.Attach, error) {
+func (f *Fake) AttachCommand(_ context.Context, _ auth.Principal, id sandbox.CommandID) (control.Attach, error) {
 	if _, err := f.process(id); err != nil {
 		return control.Attach{}, err
 	}

@@ -51,6 +51,7 @@ type Fake struct {
 	dataURL    string
 	dropped    chan struct{} // closed and replaced by DropAttachments
 	programs   map[string]Program
+	signer     *auth.Signer
 	steps      chan struct{}
 	done       chan struct{}
 }
@@ -67,7 +68,7 @@ func NewFake() *Fake {
 	return &Fake{
 		changed: make(chan struct{}), dropped: make(chan struct{}), steps: make(chan struct{}), done: make(chan struct{}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		sandboxes: map[sandbox.ID]*sandbox.Sandbox{}, operations: map[sandbox.OperationID]*operation.Operation{},
-		commands: map[sandbox.CommandID]*process{}, seen: map[string]seen{}, files: map[sandbox.ID]*os.Root{}, programs: Programs(),
+		commands: map[sandbox.CommandID]*process{}, seen: map[string]seen{}, files: map[sandbox.ID]*os.Root{}, programs: Programs(), signer: auth.NewSigner(),
 	}
 }
 
@@ -170,7 +171,7 @@ func (f *Fake) SetNotReady(err error) {
 	f.notReady = err
 }
 
-// Authenticate knows AdminKey and DeveloperKey.
+// Authenticate knows AdminKey, DeveloperKey and the tokens of CreateToken.
 func (f *Fake) Authenticate(_ context.Context, key string) (auth.Principal, error) {
 	switch key {
 	case AdminKey:
@@ -178,8 +179,7 @@ func (f *Fake) Authenticate(_ context.Context, key string) (auth.Principal, erro
 	case DeveloperKey:
 		return auth.Principal{KeyID: "dev", Role: auth.RoleDeveloper}, nil
 	}
-	return auth.Principal{}, &sandbox.Error{Code: sandbox.CodeUnauthenticated, Message: "authentication is needed",
-		Cause: "the key is unknown", Remedy: "use another key"}
+	return f.tokenHolder(key)
 }
 
 // replay looks an idempotency key up. id is what it stood for, "" when it is new.
@@ -218,7 +218,7 @@ func (f *Fake) Once(_ context.Context, call control.Call, resource string, do fu
 }
 
 func idempotencyKey(call control.Call) string {
-	return call.Principal.KeyID + "\x00" + call.Idempotency.Scope + "\x00" + call.Idempotency.Key
+	return call.Principal.ID() + "\x00" + call.Idempotency.Scope + "\x00" + call.Idempotency.Key
 }
 
 // ListTemplates lists the three templates and those imported; mini has two tags.

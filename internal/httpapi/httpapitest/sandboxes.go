@@ -154,7 +154,7 @@ func (f *Fake) ListSandboxes(_ context.Context, filter control.SandboxFilter) (c
 		if filter.Template != "" && filter.Template != box.Template.Ref && filter.Template != box.Template.Digest {
 			match = false
 		}
-		if !box.CreatedAt.After(filter.CreatedAfter) {
+		if !box.CreatedAt.After(filter.CreatedAfter) || filter.ID != "" && filter.ID != box.ID {
 			match = false
 		}
 		for k, v := range filter.Metadata {

@@ -101,7 +101,7 @@ func (v view) Sandboxes(_ context.Context, f store.SandboxFilter) (store.Page[sa
 		if len(f.States) > 0 && !slices.Contains(f.States, s.State) || len(f.States) == 0 && !s.Live() {
 			return false
 		}
-		if !isAfter(s.CreatedAt, f.CreatedAfter) {
+		if f.ID != "" && f.ID != s.ID || !isAfter(s.CreatedAt, f.CreatedAfter) {
 			return false
 		}
 		if f.Template != "" && f.Template != s.Template.Ref && f.Template != s.Template.Digest {

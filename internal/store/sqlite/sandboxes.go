@@ -57,6 +57,9 @@ func (r reader) Sandboxes(ctx context.Context, f store.SandboxFilter) (store.Pag
 	} else {
 		sel.where("state <> 'deleted'")
 	}
+	if f.ID != "" {
+		sel.where("id = ?", f.ID)
+	}
 	if !f.CreatedAfter.IsZero() {
 		sel.where("created_at > ?", nanos(f.CreatedAfter))
 	}

@@ -123,6 +123,8 @@ func sandboxFilters(t *testing.T, s store.Store) {
 		"digest":       {store.SandboxFilter{Template: "sha256:aa"}, []string{"a", "b"}},
 		"metadata":     {store.SandboxFilter{Metadata: map[string]string{"team": "x"}}, []string{"a"}},
 		"odd key":      {store.SandboxFilter{Metadata: map[string]string{`we"ird.key'`: "1", "team": "x"}}, []string{"a"}},
+		"id":           {store.SandboxFilter{ID: b.ID}, []string{"b"}},
+		"id, deleted":  {store.SandboxFilter{ID: c.ID}, nil},
 		"no match":     {store.SandboxFilter{Metadata: map[string]string{"team": "' OR 1=1 --"}}, nil},
 	} {
 		var got []string
