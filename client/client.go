@@ -29,13 +29,13 @@ const maxAnswer = 32 << 20
 type Client struct {
 	// BaseURL is the server, such as DefaultURL.
 	BaseURL string
-	// Key is the API key.
+	// Key is the API key, or a token for one sandbox (CreateToken).
 	Key string
 	// HTTPClient makes the calls; nil is one without limits but those of the contexts. It must not have a Timeout shorter than the waits.
 	HTTPClient *http.Client
 }
 
-// New returns a Client for the server at baseURL.
+// New returns a Client for the server at baseURL. The key may be a token for one sandbox.
 func New(baseURL, key string) *Client { return &Client{BaseURL: baseURL, Key: key} }
 
 func (c *Client) http() *http.Client {

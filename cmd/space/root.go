@@ -40,8 +40,8 @@ func newRoot(io std, running *bool) *cobra.Command {
 		Short: "Isolated Linux machines for programs that nobody trusts",
 		Long: `SPACE hands out isolated Linux machines (microVMs).
 
-Environment: SPACE_URL (the API), SPACE_API_KEY (the key), SPACE_DATA_DIR (the data directory, where the first key is
-read from when no other is given).`,
+Environment: SPACE_URL (the API), SPACE_API_KEY (the key, or a token for one sandbox), SPACE_DATA_DIR (the data
+directory, where the first key is read from when no other is given).`,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return firstScreen(cmd.Context(), cli, cmd) },
 		SilenceErrors: true, SilenceUsage: true,
@@ -75,6 +75,7 @@ read from when no other is given).`,
 		newRmCmd(cli),
 		newOpCmd(cli),
 		newTemplateCmd(cli),
+		newTokenCmd(cli),
 		newAssetsCmd(),
 		newVersionCmd(cli),
 		newManCmd(),
