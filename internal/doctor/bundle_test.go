@@ -58,6 +58,7 @@ func TestBundleHasNoSecrets(t *testing.T) {
 		other  = "e2b_ffffffffffffffffffffffffffffffffffffffff"
 		agent  = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 		jwt    = "eyJhbGciOiJFZERTQSJ9.eyJjb21tYW5kIjoiY21kXzEifQ.c2lnbmF0dXJl"
+		token  = "space_sbx_eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJhIn0.c2FuZGJveA"
 		env    = "value-of-an-environment"
 		meta   = "value-of-metadata"
 		arg    = "argument-with-a-password"
@@ -72,7 +73,7 @@ func TestBundleHasNoSecrets(t *testing.T) {
 	write(t, filepath.Join(dir.MachinesDir(), "m1.json"), `{"id":"m1","agent_token":"`+agent+`","template_digest":"`+digest+`","argv":["qemu","`+arg+`"]}`)
 	log := filepath.Join(t.TempDir(), "up.log")
 	write(t, log, strings.Join([]string{"level=INFO msg=ready process=control", "Authorization: Bearer " + jwt, "token=" + agent, "key " + other,
-		"GET /v1/attach/x?token=abcdefgh12345678&offset=1", "bearer." + jwt, signing, `password: "two words"`, "https://user:hunter22@example.com/",
+		"GET /v1/attach/x?token=abcdefgh12345678&offset=1", "bearer." + jwt, "made " + token + " for box", signing, `password: "two words"`, "https://user:hunter22@example.com/",
 		"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\n-----END PRIVATE KEY-----", passed, strings.Repeat("ab", 32)}, "\n"))
 	b := Bundle{DataDir: dir.Path, Version: "v1", Logs: []string{log}, Secrets: []string{passed},
 		Results: []Check{{Name: "pool", Status: OK, Found: "reflink"}, {Name: "x", Status: Warn, Found: "the key is " + key}},
@@ -84,7 +85,7 @@ func TestBundleHasNoSecrets(t *testing.T) {
 	}
 	files := unpack(t, &out)
 	for name, text := range files {
-		for _, secret := range []string{key, other, agent, jwt, jwt[:20], env, meta, arg, passed, signing, "signing key", "abcdefgh12345678", "two words", "hunter22",
+		for _, secret := range []string{key, other, agent, jwt, jwt[:20], token, token[:20], token[30:], env, meta, arg, passed, signing, "signing key", "abcdefgh12345678", "two words", "hunter22",
 			"MC4CAQAwBQYDK2Vw", strings.Repeat("ab", 32), base64.StdEncoding.EncodeToString([]byte(env))} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s has %q:\n%s", name, secret, text)

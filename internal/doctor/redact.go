@@ -26,6 +26,7 @@ func newRedactor(secrets []string) *redactor {
 	}
 	return &redactor{known: strings.NewReplacer(pairs...), patterns: []*regexp.Regexp{
 		regexp.MustCompile(`e2b_[0-9A-Za-z]{8,}`),                          // API keys
+		regexp.MustCompile(`space_sbx_[0-9A-Za-z_.-]+`),                    // sandbox tokens
 		regexp.MustCompile(`eyJ[0-9A-Za-z_-]{8,}(\.[0-9A-Za-z_-]*){0,2}`),  // attach tokens and other JWTs
 		regexp.MustCompile(`(?i)\b(bearer|basic)[ .]+[0-9A-Za-z+/=_.~-]+`), // headers
 		regexp.MustCompile(`(?i)\b[\w-]*(token|secret|password|passwd|api[_-]?key|credential)s?["']?\s*[=:]\s*("[^"]*"|'[^']*'|[^\s,;&]+)`),
