@@ -13,25 +13,28 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
+	"time"
+
+	"github.com/space-sandbox/space/bench/rig"
 )
 
 // options are what the two sides have in common.
 type options struct {
-	space, bare, assets string
-	n, memory, disk     int
+	rig.Options
+	bare string
+	n    int
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.space, "space", "bin/space", "the product")
+	flag.StringVar(&o.Space, "space", "bin/space", "the product")
 	flag.StringVar(&o.bare, "bare", "bin/bare", "the bare sequence")
-	flag.StringVar(&o.assets, "assets", "", "bundle made by space assets build, with the template mini")
+	flag.StringVar(&o.Assets, "assets", "", "bundle made by space assets build, with the template mini")
 	flag.IntVar(&o.n, "n", 10, "rounds, each one of both")
-	flag.IntVar(&o.memory, "memory", 256, "MiB of a machine")
-	flag.IntVar(&o.disk, "disk", 1024, "MiB of a machine's disk")
+	flag.IntVar(&o.Memory, "memory", 256, "MiB of a machine")
+	flag.IntVar(&o.Disk, "disk", 1024, "MiB of a machine's disk")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -42,56 +45,65 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	p, err := install(ctx, o)
+	p, err := rig.Install(ctx, o.Options)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, p.remove()) }()
-	template, err := p.client.Template(ctx, "mini")
+	defer func() { err = errors.Join(err, p.Remove()) }()
+	template, err := p.Client.Template(ctx, "mini")
 	if err != nil {
 		return err
 	}
-	bare, err := newBare(p.dir, template.Digest, o, p.accel())
+	bare, err := newBare(p.Dir, template.Digest, o, p.Accel())
 	if err != nil {
 		return err
 	}
 	// The first of each warms the host's page cache and does not count.
-	m := measurements{}
+	m := rig.Measurements{}
 	for round := range o.n + 1 {
 		stages, err := bare.boot(ctx)
 		if err != nil {
 			return fmt.Errorf("bare, round %d: %w", round, err)
 		}
-		steps, err := p.create(ctx, o)
+		steps, err := create(ctx, p)
 		if err != nil {
 			return fmt.Errorf("create, round %d: %w", round, err)
 		}
 		fmt.Fprintf(os.Stderr, "round %d: bare %.0f ms, create to ready %.0f ms\n", round, stages["total_ms"], steps["total_ms"])
 		if round > 0 {
-			m.add("bare_", stages)
-			m.add("create_", steps)
+			m.Add("bare_", stages)
+			m.Add("create_", steps)
 		}
 	}
-	return json.NewEncoder(os.Stdout).Encode(report(o, p, m))
+	return json.NewEncoder(os.Stdout).Encode(report(p, m))
 }
 
-// result is the last line that a benchmark prints.
-type result struct {
-	Bench      string             `json:"bench"`
-	Conditions map[string]any     `json:"conditions"`
-	Figures    map[string]figure  `json:"figures"`
-	Ratios     map[string]float64 `json:"ratios"`
+func report(p *rig.Product, m rig.Measurements) rig.Result {
+	figures := m.Figures()
+	return rig.Result{Bench: "boot", Conditions: p.Conditions(), Figures: figures,
+		Ratios: map[string]float64{"create_to_ready_vs_bare": figures["create_total_ms"].P50 / figures["bare_total_ms"].P50}}
 }
 
-func report(o options, p *product, m measurements) result {
-	figures := m.figures()
-	return result{
-		Bench: "boot",
-		Conditions: map[string]any{"driver": "qemu", "isolation": p.isolation, "vmm_version": p.version, "pool": p.pool,
-			"template": "mini", "vcpus": 1, "memory_mib": o.memory, "disk_mib": o.disk, "host_cpus": runtime.NumCPU()},
-		Figures: figures,
-		Ratios:  map[string]float64{"create_to_ready_vs_bare": figures["create_total_ms"].P50 / figures["bare_total_ms"].P50},
+// create makes a sandbox and deletes it; it returns milliseconds by step of the operation and as the caller saw it.
+func create(ctx context.Context, p *rig.Product) (map[string]float64, error) {
+	begin := time.Now()
+	made, err := p.Create(ctx)
+	took := time.Since(begin)
+	if err != nil {
+		return nil, err
 	}
+	defer func() {
+		if err := p.Delete(ctx, made.Sandbox.ID); err != nil {
+			fmt.Fprintln(os.Stderr, "boot: delete:", err) // Remove finds what is left
+		}
+	}()
+	steps := map[string]float64{"total_ms": took.Seconds() * 1e3}
+	for _, s := range made.Operation.Steps {
+		if s.MS != nil {
+			steps["step_"+s.Name+"_ms"] = *s.MS
+		}
+	}
+	return steps, nil
 }
 
 // bareCommand runs the bare sequence on the installation's own files.
@@ -110,7 +122,7 @@ func newBare(dataDir, digest string, o options, accel string) (*bareCommand, err
 		return nil, err
 	}
 	return &bareCommand{path: o.bare, args: []string{"-kernel", files.kernel, "-initrd", files.initramfs, "-template", root,
-		"-dir", filepath.Join(dataDir, "pool"), "-memory", strconv.Itoa(o.memory), "-disk", strconv.Itoa(o.disk), "-accel", accel}}, nil
+		"-dir", filepath.Join(dataDir, "pool"), "-memory", strconv.Itoa(o.Memory), "-disk", strconv.Itoa(o.Disk), "-accel", accel}}, nil
 }
 
 // boot returns milliseconds by stage.

@@ -1,15 +1,17 @@
-package main
+// Package rig is what the benchmarks share: an installation of the product that lives as long as one of them, and how
+// figures are summed up.
+package rig
 
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -18,25 +20,36 @@ import (
 	"github.com/space-sandbox/space/client"
 )
 
-// product is an installation of its own with a running space up.
-type product struct {
-	space, parent, dir       string
+// Options say what is measured.
+type Options struct {
+	Space  string // the program
+	Assets string // bundle made by space assets build, with the template mini
+	Memory int    // MiB of a machine
+	Disk   int    // MiB of a machine's disk
+}
+
+// Product is an installation of its own with a running space up. Not safe for concurrent use.
+type Product struct {
+	Dir    string // the data directory
+	Client *client.Client
+
+	opts                     Options
+	space, parent            string
 	up                       *exec.Cmd
 	log                      tail
-	client                   *client.Client
 	isolation, version, pool string
 }
 
 // How long things may take before the benchmark gives up.
 const (
 	readyLimit  = 2 * time.Minute
-	createLimit = 2 * time.Minute
+	createLimit = 2 * time.Minute // also of a delete
 	downLimit   = 3 * time.Minute
 )
 
-// install sets up and starts; on error nothing is left.
-func install(ctx context.Context, o options) (_ *product, err error) {
-	space, err := filepath.Abs(o.space)
+// Install sets up and starts; on error nothing is left. End it with Remove.
+func Install(ctx context.Context, o Options) (_ *Product, err error) {
+	space, err := filepath.Abs(o.Space)
 	if err != nil {
 		return nil, err
 	}
@@ -44,16 +57,16 @@ func install(ctx context.Context, o options) (_ *product, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &product{space: space, parent: parent, dir: filepath.Join(parent, "d")}
+	p := &Product{opts: o, space: space, parent: parent, Dir: filepath.Join(parent, "d")}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, p.remove())
+			err = errors.Join(err, p.Remove())
 		}
 	}()
 	if err := os.Chmod(parent, 0o755); err != nil { // the parts are other users
 		return nil, err
 	}
-	if err := p.run(ctx, "setup", "--no-install", "--templates", "mini", "--pool-sparse", "--pool-size", "8192", "--assets", o.assets); err != nil {
+	if err := p.run(ctx, "setup", "--no-install", "--templates", "mini", "--pool-sparse", "--pool-size", "8192", "--assets", o.Assets); err != nil {
 		return nil, err
 	}
 	if err := p.start(ctx); err != nil {
@@ -63,8 +76,8 @@ func install(ctx context.Context, o options) (_ *product, err error) {
 }
 
 // run runs one command of the CLI; its output is shown only when it fails.
-func (p *product) run(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, p.space, append(args, "--data-dir", p.dir)...).CombinedOutput()
+func (p *Product) run(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, p.space, append(args, "--data-dir", p.Dir)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("space %s: %w\n%s", args[0], err, out)
 	}
@@ -72,8 +85,8 @@ func (p *product) run(ctx context.Context, args ...string) error {
 }
 
 // start runs space up until it says that it is ready.
-func (p *product) start(ctx context.Context) error {
-	p.up = exec.Command(p.space, "up", "--data-dir", p.dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--driver", "qemu")
+func (p *Product) start(ctx context.Context) error {
+	p.up = exec.Command(p.space, "up", "--data-dir", p.Dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--driver", "qemu")
 	stderr, err := p.up.StderrPipe()
 	if err != nil {
 		return err
@@ -91,11 +104,11 @@ func (p *product) start(ctx context.Context) error {
 		if !ok {
 			return fmt.Errorf("space up has ended before it was ready\n%s", p.log.text())
 		}
-		key, err := os.ReadFile(filepath.Join(p.dir, "admin.key"))
+		key, err := os.ReadFile(filepath.Join(p.Dir, "admin.key"))
 		if err != nil {
 			return err
 		}
-		p.client = client.New("http://"+field(line, "listen"), strings.TrimSpace(string(key)))
+		p.Client = client.New("http://"+field(line, "listen"), strings.TrimSpace(string(key)))
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("space up is not ready: %w\n%s", ctx.Err(), p.log.text())
@@ -146,8 +159,8 @@ func field(line, key string) string {
 }
 
 // describe asks what the machines will run on.
-func (p *product) describe(ctx context.Context) error {
-	node, err := p.client.Node(ctx)
+func (p *Product) describe(ctx context.Context) error {
+	node, err := p.Client.Node(ctx)
 	if err != nil {
 		return err
 	}
@@ -161,78 +174,55 @@ func (p *product) describe(ctx context.Context) error {
 	return errors.New("the driver qemu does not work here")
 }
 
-// accel is the accelerator that the driver uses.
-func (p *product) accel() string {
+// Conditions are what all benchmarks say about where they ran.
+func (p *Product) Conditions() map[string]any {
+	return map[string]any{"driver": "qemu", "isolation": p.isolation, "vmm_version": p.version, "pool": p.pool,
+		"template": "mini", "vcpus": 1, "memory_mib": p.opts.Memory, "disk_mib": p.opts.Disk, "host_cpus": runtime.NumCPU()}
+}
+
+// Accel is the accelerator that the driver uses.
+func (p *Product) Accel() string {
 	if p.isolation == "microvm/kvm" {
 		return "kvm"
 	}
 	return "tcg"
 }
 
-// create makes a sandbox and deletes it; it returns milliseconds by step of the operation and as the caller saw it.
-func (p *product) create(ctx context.Context, o options) (map[string]float64, error) {
+// Create makes a sandbox and waits until it runs.
+func (p *Product) Create(ctx context.Context) (*apiv1.Lifecycle, error) {
 	ctx, cancel := context.WithTimeout(ctx, createLimit)
 	defer cancel()
-	begin := time.Now()
-	made, err := p.client.CreateSandbox(ctx, apiv1.CreateSandbox{Template: "mini", MemoryMiB: &o.memory, DiskMiB: &o.disk}, client.Wait(createLimit))
-	took := time.Since(begin)
+	made, err := p.Client.CreateSandbox(ctx, apiv1.CreateSandbox{Template: "mini", MemoryMiB: &p.opts.Memory,
+		DiskMiB: &p.opts.Disk}, client.Wait(createLimit))
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		_, err := p.client.DeleteSandbox(context.WithoutCancel(ctx), made.Sandbox.ID, client.Wait(createLimit))
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "boot: delete:", err) // remove finds what is left
-		}
-	}()
 	if made.Sandbox.State != "running" {
 		return nil, fmt.Errorf("the sandbox is %s: %+v", made.Sandbox.State, made.Operation.Error)
 	}
-	steps := map[string]float64{"total_ms": took.Seconds() * 1e3}
-	for _, s := range made.Operation.Steps {
-		if s.MS != nil {
-			steps["step_"+s.Name+"_ms"] = *s.MS
-		}
-	}
-	return steps, nil
+	return made, nil
 }
 
-// remove takes everything down. What it cannot take down stays where it is: the pool may still be mounted.
-func (p *product) remove() error {
+// Delete removes a sandbox, also when ctx has ended.
+func (p *Product) Delete(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createLimit)
+	defer cancel()
+	_, err := p.Client.DeleteSandbox(ctx, id, client.Wait(createLimit))
+	return err
+}
+
+// Remove takes everything down. What it cannot take down stays where it is: the pool may still be mounted.
+func (p *Product) Remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), downLimit)
 	defer cancel()
 	if err := p.run(ctx, "down", "--all"); err != nil { // also when setup was not finished
 		if p.up != nil {
 			err = errors.Join(err, p.up.Process.Kill(), p.up.Wait())
 		}
-		return fmt.Errorf("%s is left: %w", p.dir, err)
+		return fmt.Errorf("%s is left: %w", p.Dir, err)
 	}
 	if p.up != nil {
 		_ = p.up.Wait() // down has ended it
 	}
 	return os.RemoveAll(p.parent)
-}
-
-// guest names the files that the installation boots.
-type guest struct{ kernel, initramfs string }
-
-func guestFiles(dir string) (guest, error) {
-	data, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
-	if err != nil {
-		return guest{}, err
-	}
-	var m struct{ Kernel, Initramfs struct{ Name string } }
-	if err := json.Unmarshal(data, &m); err != nil {
-		return guest{}, fmt.Errorf("manifest of the guest: %w", err)
-	}
-	return guest{kernel: filepath.Join(dir, m.Kernel.Name), initramfs: filepath.Join(dir, m.Initramfs.Name)}, nil
-}
-
-// templateDisk finds the root disk of a template on the pool.
-func templateDisk(dir, digest string) (string, error) {
-	path := filepath.Join(dir, strings.TrimPrefix(digest, "sha256:"), "rootfs.img")
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("disk of the template: %w", err)
-	}
-	return path, nil
 }
