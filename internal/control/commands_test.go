@@ -198,16 +198,24 @@ func TestIdempotentExec(t *testing.T) {
 }
 
 // TestGatewayRestartInExec kills the gateway after each of its calls has taken effect and before it was answered: the
-// command runs once, each byte arrives once, the result is whole.
+// command runs once, each byte arrives once, the result is whole. Where the command cannot be followed, each step is one
+// call.
 func TestGatewayRestartInExec(t *testing.T) {
 	t.Parallel()
-	for _, call := range []string{"CreateProcess", "StartProcess", "StartProcess after", "WriteStdin", "WriteStdin after", "ReadOutput"} {
+	for _, call := range []string{"CreateProcess", "FollowOutput", "FollowOutput after", "WriteStdin", "WriteStdin after", "FollowOutput end",
+		"StartProcess", "StartProcess after", "ReadOutput"} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			box := w.running(sandbox.Spec{})
 			g := newGate()
-			w.gw.setHook(g.at(call))
+			stop := g.at(call)
+			w.gw.setHook(func(ctx context.Context, name, id string) error {
+				if name == "FollowOutput" && !strings.HasPrefix(call, "FollowOutput") && !strings.HasPrefix(call, "WriteStdin") {
+					return sandbox.Errorf(sandbox.CodeCapacity, "too many streams")
+				}
+				return stop(ctx, name, id)
+			})
 			input := bytes.Repeat([]byte("0123456789"), 20000)
 			type result struct {
 				control.ExecResult

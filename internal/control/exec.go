@@ -25,36 +25,14 @@ func (c *Control) Exec(ctx context.Context, call Call, ref string, spec sandbox.
 		return ExecResult{}, err
 	}
 	defer c.letGo(cmd.ID, c.holds.read(cmd.ID)) // the agent keeps the output until it has been read here
-	if cmd, err = c.startPatiently(ctx, cmd); err != nil {
+	x := newExecution(c, cmd, stdin)
+	if cmd, err = x.run(ctx); err != nil {
 		return ExecResult{}, err
 	}
-	if spec.Stdin && !cmd.State.Ended() {
-		c.workers.Go(func() { c.feed(cmd, stdin) })
+	if !x.whole && (cmd.State == sandbox.CommandExited || cmd.State == sandbox.CommandRunning) {
+		err = c.guestError(x.readRest(ctx))
 	}
-	if cmd, err = c.waitCommand(ctx, cmd.ID); err != nil {
-		return ExecResult{}, err
-	}
-	out := ExecResult{Command: cmd, Replayed: replayed}
-	if cmd.State != sandbox.CommandExited && cmd.State != sandbox.CommandRunning {
-		return out, nil // nothing was written, or nobody is left to ask
-	}
-	reading := ctx
-	if ctx.Err() != nil {
-		var cancel context.CancelFunc
-		reading, cancel = context.WithTimeout(context.WithoutCancel(ctx), liveTimeout)
-		defer cancel()
-	}
-	first := agentv1.OutputStream_OUTPUT_STREAM_STDOUT
-	if spec.PTY != nil { // there is one stream then, and it is shown as the first
-		first = agentv1.OutputStream_OUTPUT_STREAM_PTY
-	}
-	if out.Stdout, err = c.readOutput(reading, cmd, first); err != nil {
-		return out, c.guestError(err)
-	}
-	if out.Stderr, err = c.readOutput(reading, cmd, agentv1.OutputStream_OUTPUT_STREAM_STDERR); err != nil {
-		return out, c.guestError(err)
-	}
-	return out, nil
+	return ExecResult{Command: cmd, Replayed: replayed, Stdout: x.first.data, Stderr: x.second.data}, err
 }
 
 // letGo ends a hold on a session's output; once nobody holds it, the agent may forget an ended process.
@@ -66,31 +44,6 @@ func (c *Control) letGo(id sandbox.CommandID, release func()) {
 			c.ack(c.base, cmd.SandboxID, cmd.ProcessID)
 		}
 	})
-}
-
-// readOutput reads the first maxExecOutput bytes of a stream that the agent still has.
-func (c *Control) readOutput(ctx context.Context, cmd sandbox.Command, stream agentv1.OutputStream) ([]byte, error) {
-	var out []byte
-	offset := uint64(0)
-	for len(out) < maxExecOutput {
-		var res *gatewayv1.ReadOutputResponse
-		err := c.insist(ctx, c.gateway, "ReadOutput", c.whileRunning(cmd.SandboxID), func(ctx context.Context) (err error) {
-			res, err = call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.ReadOutput, &gatewayv1.ReadOutputRequest{
-				SandboxId: string(cmd.SandboxID), ProcessId: string(cmd.ProcessID), Stream: stream, Offset: offset,
-				MaxBytes: uint32(min(readChunk, maxExecOutput-len(out)))})
-			return err
-		})
-		if err != nil {
-			return out, err
-		}
-		data := res.Data[:min(len(res.Data), maxExecOutput-len(out))]
-		out = append(out, data...)
-		if !res.More || len(res.Data) == 0 {
-			break
-		}
-		offset = res.Offset + uint64(len(res.Data))
-	}
-	return out, nil
 }
 
 // whileRunning makes insist go on over restarts of the gateway, as long as there is a machine to ask.

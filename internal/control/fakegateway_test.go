@@ -51,11 +51,12 @@ type fakeGateway struct {
 	configured bool
 	verifyKey  []byte
 	routes     map[string]*gatewayv1.Route
-	requests   []*http.Request // raw ones
+	ends       map[string]chan struct{} // of routes that are followed
+	requests   []*http.Request          // raw ones
 }
 
 func newFakeGateway(g *fakeGuests) *fakeGateway {
-	return &fakeGateway{guests: g, routes: map[string]*gatewayv1.Route{}}
+	return &fakeGateway{guests: g, routes: map[string]*gatewayv1.Route{}, ends: map[string]chan struct{}{}}
 }
 
 func (g *fakeGateway) routed() []string {
@@ -119,6 +120,10 @@ func (g *fakeGateway) Unpublish(ctx context.Context, req *connect.Request[gatewa
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.routes, req.Msg.SandboxId)
+	if end := g.ends[req.Msg.SandboxId]; end != nil {
+		close(end)
+		delete(g.ends, req.Msg.SandboxId)
+	}
 	return connect.NewResponse(&gatewayv1.UnpublishResponse{}), nil
 }
 
@@ -127,14 +132,7 @@ func (g *fakeGateway) Watch(ctx context.Context, _ *connect.Request[gatewayv1.Wa
 		return err
 	}
 	events := make(chan *gatewayv1.WatchResponse, 4096)
-	g.guests.mu.Lock()
-	g.guests.watchers[events] = struct{}{}
-	g.guests.mu.Unlock()
-	defer func() {
-		g.guests.mu.Lock()
-		defer g.guests.mu.Unlock()
-		delete(g.guests.watchers, events)
-	}()
+	defer g.guests.subscribe(events)()
 	if err := s.Send(&gatewayv1.WatchResponse{Event: &gatewayv1.WatchResponse_Hello_{Hello: &gatewayv1.WatchResponse_Hello{InstanceId: "g"}}}); err != nil {
 		return err
 	}

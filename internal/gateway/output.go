@@ -54,7 +54,8 @@ func (s *service) FollowOutput(ctx context.Context, req *connect.Request[gateway
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })()
-	stream, err := rt.guest.Attach(ctx, &agentv1.AttachRequest{ProcessId: string(process), Follow: true, Positions: req.Msg.GetPositions()})
+	stream, err := rt.guest.Attach(ctx, &agentv1.AttachRequest{ProcessId: string(process), Start: req.Msg.GetStart(), Follow: true,
+		Positions: req.Msg.GetPositions()})
 	if err != nil {
 		return s.over(rt, err)
 	}

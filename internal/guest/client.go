@@ -33,20 +33,23 @@ const (
 	maxHeaderBytes   = 16 << 10
 	maxMessageBytes  = 1 << 20 // of one answer
 	maxRequestBytes  = 4 << 20
-	callStreamBuffer = 128 << 10 // received and not yet read, per stream
-	fileStreamBuffer = 1 << 20
+	streamBuffer     = 128 << 10 // received and not yet read, per stream
 	connectionBuffer = 32 << 20
 	maxReadFrame     = 64 << 10
 	pingAfter        = 15 * time.Second
+	bulkBuffer       = 64 << 10
+	maxIdleBulk      = 2 // connections kept for the next transfers
+	idleBulk         = 90 * time.Second
 )
 
 // Client speaks with the agent of one machine. Safe for concurrent use. End it with Close.
 type Client struct {
-	cfg   Config
-	agent agentv1connect.AgentServiceClient
-	calls *http.Transport
-	files *http.Client
-	bulk  *http.Transport
+	cfg    Config
+	agent  agentv1connect.AgentServiceClient
+	calls  *http.Transport
+	shared *http.Client // over calls
+	bodies *http.Client // over bulk
+	bulk   *http.Transport
 
 	mu     sync.Mutex
 	closed bool
@@ -57,14 +60,13 @@ type Client struct {
 // ErrClosed is what dialing gives after Close.
 var ErrClosed = errors.New("the client of this guest is closed")
 
-// NewClient makes a Client; it connects when first used. Files have connections of their own, so that a large one
-// does not hold up the output of commands.
+// NewClient makes a Client; it connects when first used. Calls share one connection; each content of a file that is on
+// its way has its own.
 func NewClient(cfg Config) *Client {
 	c := &Client{cfg: cfg, conns: map[net.Conn]struct{}{}}
-	c.calls = c.transport(callStreamBuffer)
-	c.bulk = c.transport(fileStreamBuffer)
-	c.files = httpClient(c.bulk)
-	c.agent = agentv1connect.NewAgentServiceClient(httpClient(c.calls), baseURL,
+	c.calls, c.bulk = c.callTransport(), c.bulkTransport()
+	c.shared, c.bodies = httpClient(c.calls), httpClient(c.bulk)
+	c.agent = agentv1connect.NewAgentServiceClient(c.shared, baseURL,
 		connect.WithInterceptors(bearer(cfg.Token)),
 		connect.WithReadMaxBytes(maxMessageBytes),
 		connect.WithSendMaxBytes(maxRequestBytes),
@@ -78,7 +80,25 @@ func httpClient(t *http.Transport) *http.Client {
 	}}
 }
 
-func (c *Client) transport(streamBuffer int) *http.Transport {
+// bulkTransport carries contents over HTTP/1.1: the frames and windows of HTTP/2 cost a guest, which often has less than
+// one processor, as much time as the bytes themselves.
+func (c *Client) bulkTransport() *http.Transport {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	return &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		Protocols:              p,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		MaxIdleConns:           maxIdleBulk,
+		MaxIdleConnsPerHost:    maxIdleBulk,
+		IdleConnTimeout:        idleBulk,
+		ReadBufferSize:         bulkBuffer,
+		WriteBufferSize:        bulkBuffer,
+	}
+}
+
+func (c *Client) callTransport() *http.Transport {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Transport{

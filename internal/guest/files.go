@@ -51,13 +51,13 @@ func (c *Client) GetFile(ctx context.Context, query url.Values, span string) (*F
 	if span != "" {
 		head.Set("Range", span)
 	}
-	return c.open(ctx, "/files", query, head, callTimeout)
+	return c.open(ctx, c.bodies, fileCall{route: "/files", query: query, head: head}, callTimeout)
 }
 
 // GetArchive opens a tar of a directory or file of the guest: path, user. The guest looks at everything before it
 // answers, which may take a while.
 func (c *Client) GetArchive(ctx context.Context, query url.Values) (*File, error) {
-	return c.open(ctx, "/files/archive", query, nil, longTimeout)
+	return c.open(ctx, c.bodies, fileCall{route: "/files/archive", query: query}, longTimeout)
 }
 
 // WatchFiles opens a stream of server-sent events: path, user, recursive. again says that the caller has seen one
@@ -67,14 +67,15 @@ func (c *Client) WatchFiles(ctx context.Context, query url.Values, again bool) (
 	if again {
 		head.Set("Last-Event-ID", "0")
 	}
-	return c.open(ctx, "/files/watch", query, head, callTimeout)
+	return c.open(ctx, c.shared, fileCall{route: "/files/watch", query: query, head: head}, callTimeout)
 }
 
 // open makes a request whose answer is a body to be passed on. It has to begin within the timeout.
-func (c *Client) open(ctx context.Context, route string, query url.Values, head http.Header, timeout time.Duration) (*File, error) {
+func (c *Client) open(ctx context.Context, via *http.Client, call fileCall, timeout time.Duration) (*File, error) {
+	call.method = http.MethodGet
 	callCtx, cancel := context.WithCancel(ctx)
 	timer := time.AfterFunc(timeout, cancel)
-	res, err := c.file(callCtx, fileCall{method: http.MethodGet, route: route, query: query, head: head})
+	res, err := c.file(callCtx, via, call)
 	if !timer.Stop() && ctx.Err() == nil {
 		if err == nil {
 			_ = res.Body.Close() // it is cut off already
@@ -87,8 +88,13 @@ func (c *Client) open(ctx context.Context, route string, query url.Values, head 
 		return nil, callError(ctx, err)
 	}
 	f := &File{Size: res.ContentLength, Body: &fileBody{ReadCloser: res.Body, ctx: ctx, cancel: cancel}}
-	if f.Part, err = checkPart(res, head.Get("Range")); err == nil && f.Size < -1 {
+	f.Part, err = checkPart(res, call.head.Get("Range"))
+	switch {
+	case err != nil:
+	case f.Size < -1:
 		err = faultf("a file of %d bytes", f.Size)
+	case f.Size == -1 && res.ProtoMajor == 1 && len(res.TransferEncoding) == 0:
+		err = faultf("a body whose end is that of the connection") // it could not be told from one that is cut off
 	}
 	if err != nil {
 		cancel()
@@ -170,7 +176,7 @@ func (c *Client) sendBody(ctx context.Context, route string, query url.Values, b
 	callCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	src := &sentBody{r: body}
-	res, err := c.file(callCtx, fileCall{method: http.MethodPut, route: route, query: query, body: src, length: length})
+	res, err := c.file(callCtx, c.bodies, fileCall{method: http.MethodPut, route: route, query: query, body: src, length: length})
 	if cause := src.failure(); err != nil && cause != nil {
 		return nil, &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "the body was cut off",
 			Cause: cause.Error(), Remedy: "send it again", Err: cause}
@@ -232,7 +238,7 @@ func (c *Client) ListFiles(ctx context.Context, query url.Values) (apiv1.FileLis
 func (c *Client) small(ctx context.Context, call fileCall, limit int64) ([]byte, error) {
 	callCtx, cancel := context.WithTimeout(ctx, longTimeout)
 	defer cancel()
-	res, err := c.file(callCtx, call)
+	res, err := c.file(callCtx, c.shared, call)
 	if err == nil {
 		defer res.Body.Close()
 		var raw []byte
@@ -284,7 +290,7 @@ type fileCall struct {
 }
 
 // file makes a request and turns an answer other than 200, 204 and 206 into an error.
-func (c *Client) file(ctx context.Context, call fileCall) (*http.Response, error) {
+func (c *Client) file(ctx context.Context, via *http.Client, call fileCall) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, call.method, baseURL+call.route+"?"+call.query.Encode(), nil)
 	if err != nil {
 		return nil, err
@@ -299,7 +305,7 @@ func (c *Client) file(ctx context.Context, call fileCall) (*http.Response, error
 		req.Header[name] = values
 	}
 	req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
-	res, err := c.files.Do(req)
+	res, err := via.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -241,3 +241,23 @@ func TestRefusedArchiveSaysWhy(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestEarlyRefusal: what the agent says is heard though most of a large body was never read.
+func TestEarlyRefusal(t *testing.T) {
+	t.Parallel()
+	c := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadFull(r.Body, make([]byte, 1000)); err != nil {
+			t.Errorf("read: %v", err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusInsufficientStorage)
+		_, _ = w.Write([]byte(`{"code":"guest_disk_full","message":"full"}`)) // the client sees it or fails the test
+	}))
+	for range 20 {
+		body := make([]byte, 8<<20)
+		_, err := c.PutFile(t.Context(), url.Values{"path": {"/x"}}, bytes.NewReader(body), int64(len(body)))
+		if sandbox.CodeOf(err) != sandbox.CodeGuestDiskFull {
+			t.Fatalf("refused early: %v", err)
+		}
+	}
+}

@@ -131,13 +131,14 @@ func everyCallFails(t *testing.T, c *guest.Client, codes ...sandbox.Code) {
 	}
 }
 
-// TestGarbage: what listens there speaks no HTTP/2 at all.
+// TestGarbage: what listens there speaks neither HTTP/2 nor, where a file's content is asked for, HTTP/1.1 to the end.
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]func(net.Conn){
 		"closed":  func(net.Conn) {},
 		"garbage": func(c net.Conn) { _, _ = c.Write([]byte(strings.Repeat("\xff\x00garbage", 10_000))) },
-		"http/1":  func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")) },
+		"cut off": func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello")) },
+		"no end":  func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\n\r\nhello")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1440,10 +1440,12 @@ func (x *ReadOutputResponse) GetMore() bool {
 }
 
 type FollowOutputRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	ProcessId     string                 `protobuf:"bytes,2,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	Positions     []*v1.StreamPosition   `protobuf:"bytes,3,rep,name=positions,proto3" json:"positions,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ProcessId string                 `protobuf:"bytes,2,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Positions []*v1.StreamPosition   `protobuf:"bytes,3,rep,name=positions,proto3" json:"positions,omitempty"`
+	// Start the process if it is only created.
+	Start         bool `protobuf:"varint,4,opt,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1497,6 +1499,13 @@ func (x *FollowOutputRequest) GetPositions() []*v1.StreamPosition {
 		return x.Positions
 	}
 	return nil
+}
+
+func (x *FollowOutputRequest) GetStart() bool {
+	if x != nil {
+		return x.Start
+	}
+	return false
 }
 
 type AckProcessesRequest struct {
@@ -1863,13 +1872,14 @@ const file_api_proto_gateway_v1_gateway_proto_rawDesc = "" +
 	"\x12ReadOutputResponse\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\x91\x01\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xa7\x01\n" +
 	"\x13FollowOutputRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x02 \x01(\tR\tprocessId\x12<\n" +
-	"\tpositions\x18\x03 \x03(\v2\x1e.space.agent.v1.StreamPositionR\tpositions\"U\n" +
+	"\tpositions\x18\x03 \x03(\v2\x1e.space.agent.v1.StreamPositionR\tpositions\x12\x14\n" +
+	"\x05start\x18\x04 \x01(\bR\x05start\"U\n" +
 	"\x13AckProcessesRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1f\n" +

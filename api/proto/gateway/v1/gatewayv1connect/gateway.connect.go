@@ -100,7 +100,7 @@ type GatewayServiceClient interface {
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// ReadOutput returns at most max_bytes from offset, and whether there is more.
 	ReadOutput(context.Context, *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error)
-	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does; it does not start it.
+	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does.
 	FollowOutput(context.Context, *connect.Request[v1.FollowOutputRequest]) (*connect.ServerStreamForClient[v11.AttachResponse], error)
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 }
@@ -313,7 +313,7 @@ type GatewayServiceHandler interface {
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// ReadOutput returns at most max_bytes from offset, and whether there is more.
 	ReadOutput(context.Context, *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error)
-	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does; it does not start it.
+	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does.
 	FollowOutput(context.Context, *connect.Request[v1.FollowOutputRequest], *connect.ServerStream[v11.AttachResponse]) error
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 }
