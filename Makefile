@@ -7,7 +7,7 @@ export CGO_ENABLED := 0
 LDFLAGS := -s -w
 AGENT := internal/guestos/agentbin/space-agent
 
-.PHONY: help demo test test-long build check-go unit lint fuzz generate man redteam bench bench-boot clean
+.PHONY: help demo test test-long build check-go unit lint fuzz generate man redteam bench bench-boot bench-session clean
 
 help:
 	@echo "make demo    install what is missing, build, set up, and watch real work in a real microVM (root)"
@@ -15,7 +15,8 @@ help:
 	@echo "make build   bin/space and bin/space-agent"
 	@echo "make unit    unit tests only; no microVM"
 	@echo "make lint    golangci-lint;  make generate: protocol code, OpenAPI, error table"
-	@echo "make bench   all benchmarks;  make bench-boot: create-to-ready against the bare VMM (root)"
+	@echo "make bench   all benchmarks (root):  bench-boot: create-to-ready against the bare VMM;"
+	@echo "             bench-session: commands and files through the API against the bare agent"
 	@echo "make redteam       a hostile guest tries every way out; the last line says what got through (root)"
 	@echo "make test-long     what does not fit CI: every fuzz target for minutes, the template base (root)"
 	@echo "make fuzz    every fuzz target for its share of 90 s;  make man: manual pages in bin/man"
@@ -71,10 +72,13 @@ redteam: build
 test-long: build
 	@test/long.sh
 
-bench: bench-boot
+bench: bench-boot bench-session
 
 bench-boot: build
 	@test/bench.sh boot
+
+bench-session: build
+	@test/bench.sh session
 
 clean:
 	rm -rf bin $(AGENT)

@@ -16,6 +16,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 )
 
@@ -76,6 +77,9 @@ func (c *Client) send(ctx context.Context, cl call) (*http.Response, error) {
 func (c *Client) request(ctx context.Context, cl call) (*http.Request, error) {
 	body := cl.body
 	if cl.in != nil {
+		if err := checkText(reflect.ValueOf(cl.in), ""); err != nil {
+			return nil, err
+		}
 		data, err := json.Marshal(cl.in)
 		if err != nil {
 			return nil, fmt.Errorf("encode the body: %w", err)

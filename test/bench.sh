@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one benchmark: test/bench.sh boot [flags of bench/boot]. Needs root and what make build makes. The last line
+# Runs one benchmark: test/bench.sh NAME [flags of bench/NAME]. Needs root and what make build makes. The last line
 # that it prints is one JSON object.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,15 +11,15 @@ if [ "$(id -u)" != 0 ]; then
   exit 1
 fi
 case $name in
-boot)
+boot | session)
   assets=$(test/assets.sh)
   export CGO_ENABLED=0
   go build -o bin/bare ./bench/bare
-  go build -o bin/bench-boot ./bench/boot
-  bin/bench-boot -assets "$assets" "$@"
+  go build -o "bin/bench-$name" "./bench/$name"
+  "bin/bench-$name" -assets "$assets" "$@"
   ;;
 *)
-  echo "bench: no benchmark $name; there is: boot" >&2
+  echo "bench: no benchmark $name; there are: boot, session" >&2
   exit 2
   ;;
 esac

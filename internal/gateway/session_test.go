@@ -259,3 +259,37 @@ func within(limit time.Duration, cond func() bool) bool {
 	}
 	return true
 }
+
+// TestFollowOutput starts a process and follows it to its end over one stream; a second call starts nothing.
+func TestFollowOutput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.boot(w.newBox())
+	w.configure(b)
+	c := w.shell(b, "echo out; echo err >&2; exit 3", false)
+	for _, start := range []bool{true, false} {
+		stream, err := w.rpc().FollowOutput(t.Context(), connect.NewRequest(&gatewayv1.FollowOutputRequest{SandboxId: b.route.SandboxId,
+			ProcessId: string(c.proc), Start: start, Positions: []*agentv1.StreamPosition{
+				{Stream: agentv1.OutputStream_OUTPUT_STREAM_STDOUT}, {Stream: agentv1.OutputStream_OUTPUT_STREAM_STDERR}}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := map[agentv1.OutputStream]string{}
+		var exit *agentv1.Process
+		for stream.Receive() {
+			if data := stream.Msg().GetData(); data != nil {
+				said[data.GetStream()] += string(data.GetData())
+			}
+			exit = stream.Msg().GetExit()
+		}
+		if err := stream.Err(); err != nil {
+			t.Error(err)
+		}
+		if said[agentv1.OutputStream_OUTPUT_STREAM_STDOUT] != "out\n" || said[agentv1.OutputStream_OUTPUT_STREAM_STDERR] != "err\n" || exit.GetExitCode() != 3 {
+			t.Errorf("start %v: %q, %v", start, said, exit)
+		}
+		if err := stream.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

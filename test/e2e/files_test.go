@@ -338,9 +338,9 @@ func testLargeFile(t *testing.T, i *installation) {
 	if err != nil || n != size || !bytes.Equal(back.Sum(nil), sum.Sum(nil)) {
 		t.Errorf("read %d bytes, %v", n, err)
 	}
-	t.Logf("control and gateway grew by %d MiB at most", most>>20)
+	t.Logf("control, node and gateway grew by %d MiB at most", most>>20)
 	if most >= 64<<20 {
-		t.Errorf("control and gateway grew by %d MiB", most>>20)
+		t.Errorf("control, node and gateway grew by %d MiB", most>>20)
 	}
 	if err := i.client.RemoveFile(t.Context(), "files", "large", client.RemoveOptions{}); err != nil {
 		t.Error(err)
@@ -363,11 +363,11 @@ func (s *sampled) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// memory is what control and gateway have resident, in bytes.
+// memory is what the parts have resident, in bytes.
 func (i *installation) memory() int64 {
 	i.t.Helper()
 	total := int64(0)
-	for _, part := range []string{"control", "gateway"} {
+	for _, part := range []string{"control", "node", "gateway"} {
 		pid, ok := i.partPID(part)
 		if !ok {
 			i.t.Fatalf("no process %s", part)
