@@ -68,7 +68,7 @@ mapfile -t files < <(git ls-files '*_test.go' | xargs grep -lE '^//go:build ([a-
 mapfile -t packages < <(dirname "${files[@]}" | sort -u | sed 's|^|./|')
 mapfile -t names < <(grep -hoE '^func Test[A-Za-z0-9_]+' "${files[@]}" | sed 's/^func //' | grep -v '^TestMain$')
 failed=
-go test -tags realvm -count=1 -timeout 20m -p 1 -v "${packages[@]}" >"$log" 2>&1 || failed=1
+go test -tags realvm -count=1 -timeout 40m -p 1 -v "${packages[@]}" >"$log" 2>&1 || failed=1
 grep -E '^(--- |ok|FAIL|panic:|\{)' "$log" || true
 if [ -n "$failed" ]; then
   grep -B 60 -E '^(--- FAIL|panic:|FAIL)' "$log" | grep -vE '^(=== |--- PASS)' | tail -n 200 >&2

@@ -113,7 +113,7 @@ func testDyingReader(t *testing.T, i *installation) {
 			t.Fatalf("at %d after %d deaths: %v", r.offset, deaths, err)
 		}
 		if deaths == 2 {
-			i.eventually(3*time.Minute, "more is written than is kept", func() bool {
+			i.eventually(10*time.Minute, "more is written than is kept", func() bool {
 				now, err := i.client.Command(t.Context(), made.ID)
 				return err == nil && now.StdoutBytes > r.offset+40<<20
 			})
