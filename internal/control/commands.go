@@ -134,9 +134,8 @@ func (c *Control) makeProcess(ctx context.Context, cmd sandbox.Command) error {
 	}
 	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Limits.StartPatience)
 	defer cancel()
+	// Without a lock, for the guest may take its time: the gateway keeps a session that a Configure does not know.
 	err = c.insist(patient, c.gateway, "CreateProcess", transient, func(ctx context.Context) error {
-		c.routes.push.RLock()
-		defer c.routes.push.RUnlock()
 		_, err := call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.CreateProcess, &gatewayv1.CreateProcessRequest{
 			SandboxId: string(cmd.SandboxID), CommandId: string(cmd.ID), ProcessId: string(cmd.ProcessID), Spec: spec})
 		return err

@@ -23,6 +23,9 @@ type Config struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Token is the agent's.
 	Token string
+	// WriteTimeout ends a connection whose other end takes nothing for so long; 0 is 30 s. Pings do not find such a
+	// one: the agent may well answer them, and send other things, without reading what waits behind.
+	WriteTimeout time.Duration
 }
 
 // Bounds on what one guest can make us hold and wait for.
@@ -38,6 +41,7 @@ const (
 	connectionBuffer = 32 << 20
 	maxReadFrame     = 64 << 10
 	pingAfter        = 15 * time.Second
+	writeTimeout     = 30 * time.Second
 )
 
 // Client speaks with the agent of one machine. Safe for concurrent use. End it with Close.
@@ -60,6 +64,9 @@ var ErrClosed = errors.New("the client of this guest is closed")
 // NewClient makes a Client; it connects when first used. Files have connections of their own, so that a large one
 // does not hold up the output of commands.
 func NewClient(cfg Config) *Client {
+	if cfg.WriteTimeout == 0 {
+		cfg.WriteTimeout = writeTimeout
+	}
 	c := &Client{cfg: cfg, conns: map[net.Conn]struct{}{}}
 	c.calls = c.transport(callStreamBuffer)
 	c.bulk = c.transport(fileStreamBuffer)
@@ -92,6 +99,7 @@ func (c *Client) transport(streamBuffer int) *http.Transport {
 			MaxReadFrameSize:              maxReadFrame,
 			SendPingTimeout:               pingAfter,
 			PingTimeout:                   pingAfter,
+			WriteByteTimeout:              c.cfg.WriteTimeout,
 		},
 	}
 }
