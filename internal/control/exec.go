@@ -74,12 +74,14 @@ func (c *Control) readOutput(ctx context.Context, cmd sandbox.Command, stream ag
 	offset := uint64(0)
 	for len(out) < maxExecOutput {
 		var res *gatewayv1.ReadOutputResponse
-		err := c.insist(ctx, c.gateway, "ReadOutput", c.whileRunning(cmd.SandboxID), func(ctx context.Context) (err error) {
+		patient, cancel := context.WithTimeout(ctx, c.Limits.StartPatience) // for a guest that cannot be reached any more
+		err := c.insist(patient, c.gateway, "ReadOutput", c.whileRunning(cmd.SandboxID), func(ctx context.Context) (err error) {
 			res, err = call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.ReadOutput, &gatewayv1.ReadOutputRequest{
 				SandboxId: string(cmd.SandboxID), ProcessId: string(cmd.ProcessID), Stream: stream, Offset: offset,
 				MaxBytes: uint32(min(readChunk, maxExecOutput-len(out)))})
 			return err
 		})
+		cancel()
 		if err != nil {
 			return out, err
 		}
