@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 // account is a user of the guest with everything a process of that user gets.
@@ -150,7 +152,8 @@ func (db userDatabase) read(name string) ([][]string, error) {
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("read the user database: %s is not a regular file", name)
+		return nil, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "read the user database: " + name + " is not a regular file",
+			Remedy: "put a regular file in its place"}
 	}
 	content, err := io.ReadAll(io.LimitReader(f, maxDatabase))
 	if err != nil {

@@ -134,9 +134,8 @@ func (c *Control) makeProcess(ctx context.Context, cmd sandbox.Command) error {
 	}
 	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Limits.StartPatience)
 	defer cancel()
+	// Without a lock, for the guest may take its time: the gateway keeps a session that a Configure does not know.
 	err = c.insist(patient, c.gateway, "CreateProcess", transient, func(ctx context.Context) error {
-		c.routes.push.RLock()
-		defer c.routes.push.RUnlock()
 		_, err := call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.CreateProcess, &gatewayv1.CreateProcessRequest{
 			SandboxId: string(cmd.SandboxID), CommandId: string(cmd.ID), ProcessId: string(cmd.ProcessID), Spec: spec})
 		return err
@@ -144,8 +143,12 @@ func (c *Control) makeProcess(ctx context.Context, cmd sandbox.Command) error {
 	return c.guestError(err)
 }
 
-// guestError is the answer to a call that could not reach the guest: 503, nothing happened.
+// guestError is the answer to a call that could not reach the guest, or whose guest did not answer.
 func (c *Control) guestError(err error) error {
+	if sandbox.CodeOf(err) == sandbox.CodeDeadline && errors.Is(err, context.DeadlineExceeded) { // ours, not the guest's word
+		return &sandbox.Error{Code: sandbox.CodeGuestNotReady, Message: "the sandbox did not answer in time",
+			Remedy: "try again; if it stays so, the sandbox hangs", Err: err}
+	}
 	if errors.Is(err, context.DeadlineExceeded) && sandbox.CodeOf(err) == sandbox.CodeInternal {
 		return &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "the sandbox cannot be reached at the moment",
 			Cause: "the gateway did not answer", Remedy: "try again in a moment", Err: err}
@@ -301,7 +304,7 @@ func (c *Control) SignalCommand(ctx context.Context, id sandbox.CommandID, signa
 	res, err := call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.SignalProcess, &gatewayv1.SignalProcessRequest{
 		SandboxId: string(cmd.SandboxID), ProcessId: string(cmd.ProcessID), Signal: signal})
 	if err != nil {
-		return cmd, err
+		return cmd, c.guestError(err)
 	}
 	cmd, _ = c.advance(cmd, res.Process)
 	return cmd, nil

@@ -137,12 +137,14 @@ func (x *execution) readRest(ctx context.Context) error {
 func (x *execution) read(ctx context.Context, s *collected) error {
 	for len(s.data) < maxExecOutput {
 		var res *gatewayv1.ReadOutputResponse
-		err := x.c.insist(ctx, x.c.gateway, "ReadOutput", x.c.whileRunning(x.cmd.SandboxID), func(ctx context.Context) (err error) {
+		patient, cancel := context.WithTimeout(ctx, x.c.Limits.StartPatience) // for a guest that cannot be reached any more
+		err := x.c.insist(patient, x.c.gateway, "ReadOutput", x.c.whileRunning(x.cmd.SandboxID), func(ctx context.Context) (err error) {
 			res, err = call(ctx, x.c.Limits.CallTimeout, x.c.Deps.Gateway.ReadOutput, &gatewayv1.ReadOutputRequest{
 				SandboxId: string(x.cmd.SandboxID), ProcessId: string(x.cmd.ProcessID), Stream: s.stream, Offset: s.next,
 				MaxBytes: uint32(min(readChunk, maxExecOutput-len(s.data)))})
 			return err
 		})
+		cancel()
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -11,19 +13,23 @@ import (
 func (c *Control) expire(ctx context.Context) {
 	ticker := time.NewTicker(max(c.Limits.AttachWithin/20, time.Millisecond))
 	defer ticker.Stop()
+	working := &inHand{ids: map[sandbox.ID]bool{}}
+	defer working.work.Wait()
 	for {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
-		if err := c.expireOverdue(ctx); err != nil && ctx.Err() == nil {
+		if err := c.expireOverdue(ctx, working); err != nil && ctx.Err() == nil {
 			c.Logger.Warn("command sessions could not be expired", "error", err)
 		}
 	}
 }
 
-func (c *Control) expireOverdue(ctx context.Context) error {
+// expireOverdue begins with every sandbox that has sessions to give up. Their guests are asked side by side, and one
+// that does not answer is not asked twice at a time: it delays nobody else.
+func (c *Control) expireOverdue(ctx context.Context, working *inHand) error {
 	boxes, err := c.Store.LiveSandboxes(ctx)
 	if err != nil {
 		return err
@@ -36,16 +42,46 @@ func (c *Control) expireOverdue(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for _, cmd := range open {
-			if cmd.State != sandbox.CommandCreated || !c.isOverdue(cmd) {
-				continue
-			}
-			if _, err := c.giveUp(ctx, cmd); err != nil {
-				c.Logger.Debug("expire", "command_id", cmd.ID, "error", err) // at the next tick again
-			}
+		overdue := slices.DeleteFunc(open, func(cmd sandbox.Command) bool {
+			return cmd.State != sandbox.CommandCreated || !c.isOverdue(cmd)
+		})
+		if len(overdue) == 0 || !working.begin(box.ID) {
+			continue
 		}
+		working.work.Go(func() {
+			defer working.end(box.ID)
+			for _, cmd := range overdue {
+				if _, err := c.giveUp(ctx, cmd); err != nil {
+					c.Logger.Debug("expire", "command_id", cmd.ID, "error", err) // at the next tick again
+				}
+			}
+		})
 	}
 	return nil
+}
+
+// inHand knows which sandboxes are being worked on.
+type inHand struct {
+	work sync.WaitGroup
+
+	mu  sync.Mutex
+	ids map[sandbox.ID]bool
+}
+
+func (h *inHand) begin(id sandbox.ID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ids[id] {
+		return false
+	}
+	h.ids[id] = true
+	return true
+}
+
+func (h *inHand) end(id sandbox.ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.ids, id)
 }
 
 // isOverdue reports whether a session's time for a first attach is over.

@@ -28,7 +28,7 @@ func (c *Control) ResizeCommand(ctx context.Context, id sandbox.CommandID, size 
 		SandboxId: string(cmd.SandboxID), ProcessId: string(cmd.ProcessID),
 		Size: &agentv1.TerminalSize{Cols: uint32(size.Cols), Rows: uint32(size.Rows)}})
 	if err != nil {
-		return cmd, err
+		return cmd, c.guestError(err)
 	}
 	cmd, _ = c.advance(cmd, res.GetProcess())
 	return cmd, nil

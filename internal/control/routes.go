@@ -12,8 +12,9 @@ import (
 
 // routes is what the gateway should serve.
 type routes struct {
-	// push orders what changes single routes or sessions at the gateway (readers) against Configure (writer), which
-	// replaces them all: a change made while a Configure is put together would be undone by it.
+	// push orders what changes single routes at the gateway (readers) against Configure (writer), which replaces them
+	// all: a change made while a Configure is put together would be undone by it. Nothing that waits for a guest holds
+	// it: it would hold up every sandbox.
 	push sync.RWMutex
 
 	mu    sync.Mutex

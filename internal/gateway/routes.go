@@ -124,13 +124,14 @@ func (g *Gateway) put(w wanted) {
 		rt = nil
 	}
 	if rt != nil {
-		if rt.setSessions(w.sessions) {
+		if rt.learn(w.sessions) {
 			rt.restart()
 		}
 		return
 	}
-	rt = &route{id: w.id, generation: w.generation, token: w.token, resync: make(chan struct{}, 1), room: g.board.open(w.id)}
-	rt.setSessions(w.sessions)
+	rt = &route{id: w.id, generation: w.generation, token: w.token, resync: make(chan struct{}, 1), room: g.board.open(w.id),
+		sessions: map[sandbox.CommandID]sandbox.ProcessID{}, processes: map[sandbox.ProcessID]bool{}}
+	rt.learn(w.sessions)
 	rt.guest = guest.NewClient(guest.Config{Token: w.token, Dial: func(ctx context.Context) (net.Conn, error) {
 		return g.deps.DialAgent(ctx, w.id)
 	}})
@@ -139,16 +140,17 @@ func (g *Gateway) put(w wanted) {
 	g.work.Go(func() { g.watchAgent(rt) })
 }
 
-// setSessions replaces the sessions and reports whether there are processes not known before.
-func (rt *route) setSessions(sessions map[sandbox.CommandID]sandbox.ProcessID) (news bool) {
+// learn adds sessions and reports whether there are processes not known before. What is known stays: a session may have
+// been made while control put its list together, and it ends with its route.
+func (rt *route) learn(sessions map[sandbox.CommandID]sandbox.ProcessID) (news bool) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	before := rt.processes
-	rt.sessions = sessions
-	rt.processes = make(map[sandbox.ProcessID]bool, len(sessions))
-	for _, p := range sessions {
-		rt.processes[p] = true
-		news = news || !before[p]
+	for command, p := range sessions {
+		if before, known := rt.sessions[command]; known && before != p {
+			delete(rt.processes, before)
+		}
+		news = news || !rt.processes[p]
+		rt.sessions[command], rt.processes[p] = p, true
 	}
 	return news
 }

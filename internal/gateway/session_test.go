@@ -239,6 +239,21 @@ func TestConfigureKeepsWhatStays(t *testing.T) {
 	}
 }
 
+// TestConfigureKeepsNewSessions: one that was made while control put its list together is not forgotten.
+func TestConfigureKeepsNewSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.boot(w.newBox())
+	w.configure(b)
+	c := w.shell(b, "echo made; exit 5", false)
+	b.route.Sessions = nil // the list is older than the session
+	w.configure(b)
+	a := c.attach("")
+	if closed := a.rest(); closed.Code != 4000 || a.out[1].String() != "made\n" {
+		t.Errorf("closed with %v, stdout %q", closed, &a.out[1])
+	}
+}
+
 func (w *world) eventually(what string, cond func() bool) {
 	w.t.Helper()
 	if !within(20*time.Second, cond) {

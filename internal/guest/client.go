@@ -23,6 +23,9 @@ type Config struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Token is the agent's.
 	Token string
+	// WriteTimeout ends a connection whose other end takes nothing for so long; 0 is 30 s. Pings do not find such a
+	// one: the agent may well answer them, and send other things, without reading what waits behind.
+	WriteTimeout time.Duration
 }
 
 // Bounds on what one guest can make us hold and wait for.
@@ -40,6 +43,7 @@ const (
 	bulkBuffer       = 64 << 10
 	maxIdleBulk      = 2 // connections kept for the next transfers
 	idleBulk         = 90 * time.Second
+	writeTimeout     = 30 * time.Second
 )
 
 // Client speaks with the agent of one machine. Safe for concurrent use. End it with Close.
@@ -63,6 +67,9 @@ var ErrClosed = errors.New("the client of this guest is closed")
 // NewClient makes a Client; it connects when first used. Calls share one connection; each content of a file that is on
 // its way has its own.
 func NewClient(cfg Config) *Client {
+	if cfg.WriteTimeout == 0 {
+		cfg.WriteTimeout = writeTimeout
+	}
 	c := &Client{cfg: cfg, conns: map[net.Conn]struct{}{}}
 	c.calls, c.bulk = c.callTransport(), c.bulkTransport()
 	c.shared, c.bodies = httpClient(c.calls), httpClient(c.bulk)
@@ -112,6 +119,7 @@ func (c *Client) callTransport() *http.Transport {
 			MaxReadFrameSize:              maxReadFrame,
 			SendPingTimeout:               pingAfter,
 			PingTimeout:                   pingAfter,
+			WriteByteTimeout:              c.cfg.WriteTimeout,
 		},
 	}
 }

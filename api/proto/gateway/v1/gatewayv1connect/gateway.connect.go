@@ -82,6 +82,7 @@ const (
 type GatewayServiceClient interface {
 	// Configure replaces the whole state of the gateway: the key that signs attach tokens and all routes.
 	// Control calls it after each (re)connect of Watch; until then the data plane answers 503.
+	// Sessions of a route that stays are kept even when they are not named.
 	Configure(context.Context, *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error)
 	// AwaitReady connects to the agent of a machine that is not published yet, or is held, until it answers or the deadline
 	// of the call is over, gives it its identity and sets its clock. Control also calls it after each resume.
@@ -295,6 +296,7 @@ func (c *gatewayServiceClient) AckProcesses(ctx context.Context, req *connect.Re
 type GatewayServiceHandler interface {
 	// Configure replaces the whole state of the gateway: the key that signs attach tokens and all routes.
 	// Control calls it after each (re)connect of Watch; until then the data plane answers 503.
+	// Sessions of a route that stays are kept even when they are not named.
 	Configure(context.Context, *connect.Request[v1.ConfigureRequest]) (*connect.Response[v1.ConfigureResponse], error)
 	// AwaitReady connects to the agent of a machine that is not published yet, or is held, until it answers or the deadline
 	// of the call is over, gives it its identity and sets its clock. Control also calls it after each resume.
