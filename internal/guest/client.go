@@ -119,7 +119,6 @@ func (c *Client) callTransport() *http.Transport {
 			MaxReadFrameSize:              maxReadFrame,
 			SendPingTimeout:               pingAfter,
 			PingTimeout:                   pingAfter,
-			WriteByteTimeout:              c.cfg.WriteTimeout,
 		},
 	}
 }
@@ -158,10 +157,17 @@ func (c *Client) connect(ctx context.Context) (net.Conn, error) {
 	return tracked, nil
 }
 
-// trackedConn tells its client when it is closed.
+// trackedConn tells its client when it is closed, and waits for a reader only so long.
 type trackedConn struct {
 	net.Conn
 	client *Client
+}
+
+func (t *trackedConn) Write(p []byte) (int, error) {
+	if err := t.SetWriteDeadline(time.Now().Add(t.client.cfg.WriteTimeout)); err != nil {
+		return 0, err
+	}
+	return t.Conn.Write(p)
 }
 
 func (t *trackedConn) Close() error {

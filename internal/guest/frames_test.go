@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	"github.com/space-sandbox/space/internal/guest"
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -73,20 +74,39 @@ func TestNothingIsRead(t *testing.T) {
 	}()
 	c := guest.NewClient(guest.Config{Dial: rpc.DialUnix(path), Token: token, WriteTimeout: 500 * time.Millisecond})
 	t.Cleanup(c.Close)
-	body := make(chan error, 1)
-	go func() {
-		_, err := c.PutFile(t.Context(), nil, endless{}, -1)
-		body <- err
-	}()
-	select {
-	case err := <-body:
-		if code := sandbox.CodeOf(err); code != sandbox.CodeUnavailable && code != sandbox.CodeGuestNotReady {
-			t.Errorf("a body that nobody reads: %q %v", code, err)
-		}
-		<-gone
-	case <-time.After(20 * time.Second):
-		t.Error("the connection is still there")
+	for name, send := range map[string]func() error{
+		"file": func() error {
+			_, err := c.PutFile(t.Context(), nil, endless{}, -1)
+			return err
+		},
+		"calls": func() error { return fillCalls(t.Context(), c) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			sent := make(chan error, 1)
+			go func() { sent <- send() }()
+			select {
+			case err := <-sent:
+				if code := sandbox.CodeOf(err); code != sandbox.CodeUnavailable && code != sandbox.CodeGuestNotReady {
+					t.Errorf("what nobody reads: %q %v", code, err)
+				}
+				<-gone
+			case <-time.After(20 * time.Second):
+				t.Error("the connection is still there")
+			}
+		})
 	}
+}
+
+// fillCalls makes calls side by side, more than a socket holds, and returns the error of the first one that ends.
+func fillCalls(ctx context.Context, c *guest.Client) error {
+	ended := make(chan error, 64)
+	for range cap(ended) {
+		go func() {
+			_, err := c.WriteStdin(ctx, &agentv1.WriteStdinRequest{ProcessId: string(sandbox.NewProcessID()), Data: make([]byte, 64<<10)})
+			ended <- err
+		}()
+	}
+	return <-ended
 }
 
 // seemAlive opens all windows of HTTP/2, then sends and never reads.
