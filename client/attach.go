@@ -113,6 +113,14 @@ func (a *Attachment) Write(p []byte) (int, error) { return a.in.write(p) }
 // CloseStdin ends the command's standard input after all that was written.
 func (a *Attachment) CloseStdin() { a.in.close() }
 
+// ErrDetached is what Wait gives after Detach.
+var ErrDetached = errors.New("detached")
+
+// Detach ends the attachment after all that was written has been taken by the session; the command goes on. It does not
+// wait: Wait then gives ErrDetached, or how the session ended before. A session that takes no input, or cannot be
+// reached, holds it up: the context of Attach ends that.
+func (a *Attachment) Detach() { a.in.leave() }
+
 // Resize changes the size of the command's terminal.
 func (a *Attachment) Resize(size apiv1.PTY) { a.in.resize(size) }
 
@@ -128,6 +136,9 @@ func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, erro
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if a.in.hasLeft() && websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+			return nil, ErrDetached
 		}
 		if err = a.verdict(ctx, err); err != nil {
 			return a.ended(ctx, err)

@@ -155,6 +155,37 @@ func TestAttachStdin(t *testing.T) {
 	}
 }
 
+// TestDetach leaves a session right after writing to it: what was written gets there, and the session goes on.
+func TestDetach(t *testing.T) {
+	t.Parallel()
+	_, c, _ := box(t)
+	a, _, _, id := run(t, c, true, "lines")
+	var want strings.Builder
+	for n := range 2000 {
+		line := fmt.Sprintf("line %d\n", n)
+		want.WriteString("got " + line)
+		if _, err := a.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Detach()
+	if exit, err := a.Wait(); !errors.Is(err, client.ErrDetached) {
+		t.Fatalf("%+v, %v", exit, err)
+	}
+	if _, err := a.Write([]byte("too late\n")); err == nil {
+		t.Error("a write after Detach succeeds")
+	}
+	out := newBuffer()
+	b, err := c.Attach(t.Context(), id, client.AttachOptions{Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.CloseStdin()
+	if code := exitCode(t, b); code != 0 || out.String() != want.String() {
+		t.Errorf("exit code %d, %d bytes of output, want %d", code, len(out.String()), want.Len())
+	}
+}
+
 // The connection breaks again and again: every byte arrives once, in both directions.
 func TestAttachSurvivesBrokenConnections(t *testing.T) {
 	t.Parallel()

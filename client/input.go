@@ -34,6 +34,7 @@ type input struct {
 	sent    int // bytes of buf that were sent on this connection
 	eof     bool
 	stopped bool
+	leaving bool       // the connection is to be closed after all that was written
 	size    *apiv1.PTY // the terminal's, once it was set
 	resized bool       // size is to be sent on this connection
 
@@ -90,6 +91,26 @@ func (in *input) close() {
 	in.notify()
 }
 
+func (in *input) leave() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.leaving = true
+	in.notify()
+}
+
+// allSent reports whether the attachment is to be left and nothing waits to be sent before.
+func (in *input) allSent() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.leaving && in.sent == len(in.buf) && !in.resized
+}
+
+func (in *input) hasLeft() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.leaving
+}
+
 // resize sets what the size of the terminal is to be, now and after a broken connection.
 func (in *input) resize(size apiv1.PTY) {
 	in.mu.Lock()
@@ -139,7 +160,8 @@ func (in *input) acceptedBytes() uint64 {
 	return in.accepted
 }
 
-// next returns what is to be sent next: a chunk, or nothing when there is a size; eof once after all of it; ok is false when the connection has ended.
+// next returns what is to be sent next: a chunk, or nothing when there is a size or the attachment is to be left; eof once
+// after all of it; ok is false when the connection has ended.
 func (in *input) next(ctx context.Context, eofSent bool) (chunk []byte, eof, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -152,6 +174,9 @@ func (in *input) next(ctx context.Context, eofSent bool) (chunk []byte, eof, ok 
 		}
 		if in.eof && !eofSent {
 			return nil, true, true
+		}
+		if in.leaving {
+			return nil, false, true
 		}
 		in.wait(ctx.Done())
 	}
@@ -186,6 +211,10 @@ func (in *input) send(ctx context.Context, conn *websocket.Conn) {
 			}
 		}
 		if chunk == nil && !eof {
+			if in.allSent() {
+				_ = conn.Close(websocket.StatusNormalClosure, "") // the reader sees the end, whatever it is
+				return
+			}
 			continue
 		}
 		if eof {

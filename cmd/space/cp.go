@@ -36,9 +36,9 @@ what is in DIR. Links are copied as links. Write ./a:b for a file of this machin
 			to, toRemote := parseRemote(args[1])
 			switch {
 			case fromRemote && !toRemote:
-				return download(cmd.Context(), cli, from, args[1], opts)
+				return interruptible(cmd.Context(), func(ctx context.Context) error { return download(ctx, cli, from, args[1], opts) })
 			case toRemote && !fromRemote:
-				return upload(cmd.Context(), cli, args[0], to, opts)
+				return interruptible(cmd.Context(), func(ctx context.Context) error { return upload(ctx, cli, args[0], to, opts) })
 			}
 			return &usageError{err: errors.New("one side of cp must be SANDBOX:PATH, the other a file of this machine")}
 		},

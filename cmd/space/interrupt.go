@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/space-sandbox/space/client"
 )
@@ -59,4 +62,28 @@ func (i *interrupts) verdict(cli *cli, id string, err error) error {
 	}
 	fmt.Fprintf(cli.err, "space: detached; the command goes on: %s\n", id)
 	return exitStatus(exitInterrupted)
+}
+
+// interruptible runs what has something to clean up when a signal ends it: its context ends then, and what it leaves
+// behind is the signal's exit code. A second signal does not wait for it.
+func interruptible(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(caught)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case sig := <-caught:
+			signal.Stop(caught)
+			s, _ := sig.(syscall.Signal)
+			cancel(signaled{s})
+		}
+	}()
+	err := do(ctx)
+	if s, ok := errors.AsType[signaled](context.Cause(ctx)); err != nil && ok {
+		return exitStatus(exitSignal + int(s.sig))
+	}
+	return err
 }

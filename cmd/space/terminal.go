@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -20,8 +21,8 @@ import (
 // defaultSize is a terminal's where there is none to ask.
 func defaultSize() apiv1.PTY { return apiv1.PTY{Cols: 80, Rows: 24} }
 
-// errLeft is the cause of the context's end when the user has left a session with the escape keys.
-var errLeft = errors.New("left")
+// leaveGrace is how long what was typed before a session was left may take to get there.
+const leaveGrace = 3 * time.Second
 
 // signaled is the cause of the context's end when a signal is to end space.
 type signaled struct{ sig syscall.Signal }
@@ -136,7 +137,8 @@ func (c *cli) onTerminal(ctx context.Context, api *client.Client, id string, opt
 	defer t.follow(caught, a.Resize, func(sig syscall.Signal) { cancel(signaled{sig}) })()
 	go func() { // ends with the process: a read of a terminal cannot be interrupted
 		if c.typeKeys(a, t.present()) {
-			cancel(errLeft)
+			a.Detach()
+			time.AfterFunc(leaveGrace, func() { cancel(client.ErrDetached) })
 		}
 	}()
 	exit, err := a.Wait()
@@ -172,12 +174,11 @@ func (c *cli) typeKeys(a *client.Attachment, keys bool) (leave bool) {
 
 // parted is what an early end of a session on the terminal means to the user.
 func (c *cli) parted(ctx context.Context, id string, err error) error {
-	cause := context.Cause(ctx)
-	if errors.Is(cause, errLeft) {
+	if errors.Is(err, client.ErrDetached) {
 		fmt.Fprintf(c.err, "\nspace: left; the command goes on. Come back with: space attach %s\n", id)
 		return nil
 	}
-	if s, ok := errors.AsType[signaled](cause); ok {
+	if s, ok := errors.AsType[signaled](context.Cause(ctx)); ok {
 		fmt.Fprintf(c.err, "space: ended by a signal; the command goes on: %s\n", id)
 		return exitStatus(exitSignal + int(s.sig))
 	}

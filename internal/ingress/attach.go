@@ -125,7 +125,13 @@ func (a *attachment) run(ctx context.Context, cancel context.CancelCauseFunc) {
 	a.idle = time.AfterFunc(a.h.limits.IdleTimeout, a.onIdle)
 	defer a.idle.Stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { cancel(a.readLoop(ctx)) })
+	read := make(chan struct{})
+	wg.Go(func() {
+		defer close(read)
+		err := a.readLoop(ctx)
+		a.drain(ctx, err)
+		cancel(err)
+	})
 	wg.Go(func() { cancel(a.stdinLoop(ctx)) })
 	wg.Go(func() { a.pingLoop(ctx) })
 	// A pump that waits for a slow client does not see the end of the session's life.
@@ -133,10 +139,23 @@ func (a *attachment) run(ctx context.Context, cancel context.CancelCauseFunc) {
 	defer stop()
 	err := a.pump()
 	a.end(err)
+	if _, gone := errors.AsType[*sendError](err); gone { // how the client went, and what it has left to do, the reader knows
+		a.await(read)
+	}
 	cancel(err)
 	a.cutIO()
 	wg.Wait()
 	a.finish(err)
+}
+
+// await waits for done, closeGrace at most.
+func (a *attachment) await(done <-chan struct{}) {
+	patience := time.NewTimer(closeGrace)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C:
+	}
 }
 
 // end sends the close frame for err and gives the client closeGrace to answer it. Only the first call counts; others
@@ -173,6 +192,12 @@ func (a *attachment) finish(err error) {
 type endError struct{ exit *agentv1.Process }
 
 func (e *endError) Error() string { return exitReason(e.exit) }
+
+// sendError is that nothing more can be sent to the client.
+type sendError struct{ err error }
+
+func (e *sendError) Error() string { return "send to client: " + e.err.Error() }
+func (e *sendError) Unwrap() error { return e.err }
 
 // clientError is a fault of the client that ends its connection.
 type clientError struct {
@@ -230,7 +255,7 @@ func (a *attachment) sendControl(frame any) error {
 
 func (a *attachment) send(frame []byte) error {
 	if err := a.conn.Write(a.io, websocket.MessageBinary, frame); err != nil {
-		return fmt.Errorf("send to client: %w", err)
+		return &sendError{err}
 	}
 	a.moved()
 	return nil

@@ -153,6 +153,23 @@ func TestSignalOvertakesInputThatWaits(t *testing.T) {
 	p.guest.await(t, "the input", func() bool { return p.guest.stdin.Len() == 128<<10 })
 }
 
+// TestInputOfAClientThatLeaves: what a client has sent before it closes in order gets to the process, also when the
+// process takes its time and has something to say meanwhile.
+func TestInputOfAClientThatLeaves(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t, Limits{})
+	hold := make(chan struct{})
+	p.guest.edit(func() { p.guest.hold = hold })
+	c := p.attach(t, "")
+	c.send(apiv1.ChannelStdin, "first ")
+	c.send(apiv1.ChannelStdin, "last")
+	go func() { _ = c.conn.Close(websocket.StatusNormalClosure, "") }() // it waits for the answer
+	p.guest.print(stdout, "output that nobody reads any more")
+	close(hold)
+	p.guest.await(t, "the input", func() bool { return p.guest.stdin.String() == "first last" })
+	p.guest.await(t, "the end of the attachment", func() bool { return p.guest.streams == 0 })
+}
+
 func TestClientFaultsCloseTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

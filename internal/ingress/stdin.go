@@ -24,8 +24,9 @@ const (
 
 // stdinItem is a piece of input, or its end.
 type stdinItem struct {
-	data []byte
-	eof  bool
+	data  []byte
+	eof   bool
+	taken chan<- struct{} // when not nil, it is closed instead: all before has been taken
 }
 
 // readLoop takes the client's frames. It returns why it ended, never nil.
@@ -57,6 +58,26 @@ func (a *attachment) readLoop(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// drain gives the process the input that is still queued when a client has closed in order. One that was cut off sends it
+// again with its next attach; one that has left does not come back. A process that does not read ends the wait.
+func (a *attachment) drain(ctx context.Context, end error) {
+	if websocket.CloseStatus(end) != websocket.StatusNormalClosure {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, closeGrace)
+	defer cancel()
+	taken := make(chan struct{})
+	select {
+	case a.stdin <- stdinItem{taken: taken}:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-taken:
+	case <-ctx.Done():
 	}
 }
 
@@ -139,6 +160,10 @@ func (a *attachment) stdinLoop(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case item := <-a.stdin:
+			if item.taken != nil {
+				close(item.taken)
+				continue
+			}
 			if a.stdinErr {
 				continue
 			}
