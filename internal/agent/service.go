@@ -158,11 +158,15 @@ func (s *service) AckProcesses(_ context.Context, req *connect.Request[agentv1.A
 	if len(req.Msg.ProcessIds) > maxAcks {
 		return nil, badField("process_ids", fmt.Sprintf("has more than %d entries", maxAcks))
 	}
+	why := errGivenUp
+	if req.Msg.Expired {
+		why = errExpired
+	}
 	for _, id := range req.Msg.ProcessIds {
 		p, err := s.server.table.get(id)
 		switch sandbox.CodeOf(err) {
 		case "":
-			s.server.table.ack(p)
+			s.server.table.ack(p, why)
 		case sandbox.CodeNotFound:
 		default:
 			return nil, err

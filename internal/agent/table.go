@@ -115,12 +115,15 @@ func (t *table) releaseSpec(p *process) {
 }
 
 // ack lets an ended process be forgotten, and gives up one that was not started.
-func (t *table) ack(p *process) {
-	p.start.Do(func() { t.giveUp(p, errGivenUp) })
+func (t *table) ack(p *process, why error) {
+	p.start.Do(func() { t.giveUp(p, why) })
 	p.setAcked()
 }
 
-var errGivenUp = startErrorf(string(sandbox.CodeCanceled), "it was given up before its start")
+var (
+	errGivenUp = startErrorf(string(sandbox.CodeCanceled), "it was given up before its start")
+	errExpired = startErrorf(string(sandbox.CommandExpired), "nobody has attached to it in time")
+)
 
 // giveUp is what start does to a process that is not to be started any more.
 func (t *table) giveUp(p *process, why error) {

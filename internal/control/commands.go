@@ -320,7 +320,7 @@ func notRunning(cmd sandbox.Command) error {
 func (c *Control) KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error) {
 	cmd, err := c.command(ctx, id)
 	if err == nil && cmd.State == sandbox.CommandCreated {
-		cmd, err = c.giveUp(ctx, cmd)
+		cmd, err = c.giveUp(ctx, cmd, false)
 	}
 	if err != nil || cmd.State.Ended() {
 		return cmd, err

@@ -51,7 +51,7 @@ func (c *Control) expireOverdue(ctx context.Context, working *inHand) error {
 		working.work.Go(func() {
 			defer working.end(box.ID)
 			for _, cmd := range overdue {
-				if _, err := c.giveUp(ctx, cmd); err != nil {
+				if _, err := c.giveUp(ctx, cmd, true); err != nil {
 					c.Logger.Debug("expire", "command_id", cmd.ID, "error", err) // at the next tick again
 				}
 			}
@@ -91,11 +91,11 @@ func (c *Control) isOverdue(cmd sandbox.Command) bool {
 
 // giveUp ends a session that has not been started. The agent decides: a process that was started in the meantime goes
 // on, and the record says so.
-func (c *Control) giveUp(ctx context.Context, cmd sandbox.Command) (sandbox.Command, error) {
+func (c *Control) giveUp(ctx context.Context, cmd sandbox.Command, expired bool) (sandbox.Command, error) {
 	if err := c.gateway.check(); err != nil {
 		return cmd, err
 	}
-	if err := c.ackProcess(ctx, cmd.SandboxID, cmd.ProcessID); err != nil {
+	if err := c.ackProcess(ctx, cmd.SandboxID, cmd.ProcessID, expired); err != nil {
 		return cmd, c.guestError(err)
 	}
 	p, err := c.process(ctx, c.Limits.CallTimeout, cmd)

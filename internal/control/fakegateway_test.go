@@ -260,6 +260,9 @@ func (g *fakeGateway) AckProcesses(ctx context.Context, req *connect.Request[gat
 		if f != nil && f.p.State == agentv1.ProcessState_PROCESS_STATE_CREATED { // given up
 			f.p.State, f.p.EndedAt = agentv1.ProcessState_PROCESS_STATE_FAILED, timestamppb.Now()
 			f.p.ErrorCode, f.p.ErrorMessage = "canceled", "given up"
+			if req.Msg.Expired {
+				f.p.ErrorCode = "expired"
+			}
 			g.guests.tell(f)
 		}
 	}

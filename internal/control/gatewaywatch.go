@@ -100,13 +100,13 @@ func (c *Control) recordLost(ctx context.Context, id sandbox.CommandID) (sandbox
 
 // ack lets the agent forget a process whose result is durable. A lost call is made up for at the next watch.
 func (c *Control) ack(ctx context.Context, id sandbox.ID, process sandbox.ProcessID) {
-	if err := c.ackProcess(ctx, id, process); err != nil {
+	if err := c.ackProcess(ctx, id, process, false); err != nil {
 		c.Logger.Debug("ack", "sandbox_id", id, "process_id", process, "error", err)
 	}
 }
 
-func (c *Control) ackProcess(ctx context.Context, id sandbox.ID, process sandbox.ProcessID) error {
+func (c *Control) ackProcess(ctx context.Context, id sandbox.ID, process sandbox.ProcessID, expired bool) error {
 	_, err := call(ctx, c.Limits.AckTimeout, c.Deps.Gateway.AckProcesses,
-		&gatewayv1.AckProcessesRequest{SandboxId: string(id), ProcessIds: []string{string(process)}})
+		&gatewayv1.AckProcessesRequest{SandboxId: string(id), ProcessIds: []string{string(process)}, Expired: expired})
 	return err
 }

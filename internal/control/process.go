@@ -39,7 +39,7 @@ func (c *Control) advance(cmd sandbox.Command, p *agentv1.Process) (sandbox.Comm
 		cmd.State, cmd.ExitCode, cmd.Signal = sandbox.CommandExited, &code, cut(p.GetSignal(), 32)
 	case agentv1.ProcessState_PROCESS_STATE_FAILED:
 		cmd.State = sandbox.CommandFailed
-		if p.GetErrorCode() == string(sandbox.CodeCanceled) && c.isOverdue(cmd) {
+		if p.GetErrorCode() == string(sandbox.CommandExpired) {
 			cmd.State = sandbox.CommandExpired
 		}
 	default:

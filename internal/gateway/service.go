@@ -199,7 +199,7 @@ func (s *service) AckProcesses(ctx context.Context, req *connect.Request[gateway
 		}
 		ids = append(ids, id)
 	}
-	if err := rt.guest.AckProcesses(ctx, ids...); err != nil {
+	if err := rt.guest.AckProcesses(ctx, req.Msg.GetExpired(), ids...); err != nil {
 		return nil, s.over(rt, err)
 	}
 	rt.room.drop(ids)

@@ -103,9 +103,10 @@ func (c *Client) WriteStdin(ctx context.Context, req *agentv1.WriteStdinRequest)
 	return res.StdinBytes, nil
 }
 
-// AckProcesses lets the agent forget the results of ended processes.
-func (c *Client) AckProcesses(ctx context.Context, ids ...sandbox.ProcessID) error {
-	req := &agentv1.AckProcessesRequest{}
+// AckProcesses lets the agent forget the results of ended processes, and gives up those that were not started: with
+// expired because nobody has attached to them in time, else because they were deleted.
+func (c *Client) AckProcesses(ctx context.Context, expired bool, ids ...sandbox.ProcessID) error {
+	req := &agentv1.AckProcessesRequest{Expired: expired}
 	for _, id := range ids {
 		req.ProcessIds = append(req.ProcessIds, string(id))
 	}

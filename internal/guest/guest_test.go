@@ -158,7 +158,7 @@ func TestCommandSession(t *testing.T) {
 		}
 		ended = e.GetProcess().GetState() == agentv1.ProcessState_PROCESS_STATE_EXITED
 	}
-	if err := c.AckProcesses(ctx, id); err != nil {
+	if err := c.AckProcesses(ctx, false, id); err != nil {
 		t.Error(err)
 	}
 	_, err = c.GetProcess(ctx, sandbox.NewProcessID())
@@ -173,16 +173,18 @@ func TestCommandSession(t *testing.T) {
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	c, _ := pair(t)
-	id := sandbox.NewProcessID()
-	if _, err := c.CreateProcess(t.Context(), id, &agentv1.ProcessSpec{Argv: []string{"true"}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.AckProcesses(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-	p, err := c.GetProcess(t.Context(), id)
-	if err != nil || p.State != agentv1.ProcessState_PROCESS_STATE_FAILED || p.ErrorCode != string(sandbox.CodeCanceled) {
-		t.Errorf("%v, %v", p, err)
+	for expired, code := range map[bool]string{false: "canceled", true: "expired"} {
+		id := sandbox.NewProcessID()
+		if _, err := c.CreateProcess(t.Context(), id, &agentv1.ProcessSpec{Argv: []string{"true"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.AckProcesses(t.Context(), expired, id); err != nil {
+			t.Fatal(err)
+		}
+		p, err := c.GetProcess(t.Context(), id)
+		if err != nil || p.State != agentv1.ProcessState_PROCESS_STATE_FAILED || p.ErrorCode != code {
+			t.Errorf("expired %v: %v, %v", expired, p, err)
+		}
 	}
 }
 

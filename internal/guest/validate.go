@@ -79,7 +79,8 @@ func checkEnd(p, out *agentv1.Process) error {
 
 func checkFailure(p, out *agentv1.Process) error {
 	switch p.ErrorCode {
-	case "command_not_found", "cwd_not_found", "user_not_found", "permission_denied", "start_failed", string(sandbox.CodeCanceled):
+	case "command_not_found", "cwd_not_found", "user_not_found", "permission_denied", "start_failed", string(sandbox.CodeCanceled),
+		string(sandbox.CommandExpired):
 		out.ErrorCode, out.ErrorMessage = p.ErrorCode, cleanText(p.ErrorMessage)
 		return nil
 	}

@@ -84,6 +84,9 @@ func bindLife(parent, life context.Context) (context.Context, context.CancelCaus
 
 // asProblem turns the end of a session's life, or of its client, into an answer.
 func asProblem(err error) error {
+	if errors.Is(err, errTakenOver) {
+		return &sandbox.Error{Code: sandbox.CodeCanceled, Message: errTakenOver.Error()}
+	}
 	if lost, ok := errors.AsType[*LostError](err); ok {
 		return &sandbox.Error{Code: sandbox.CodeNotFound, Message: "the sandbox of this command is gone", Cause: lost.Reason}
 	}

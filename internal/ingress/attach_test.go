@@ -72,6 +72,23 @@ func TestAttachToFailedProcess(t *testing.T) {
 	}
 }
 
+// TestAttachToExpiredProcess: the exit frame says what the record says.
+func TestAttachToExpiredProcess(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t, Limits{})
+	p.guest.edit(func() {
+		p.guest.proc.State = agentv1.ProcessState_PROCESS_STATE_FAILED
+		p.guest.proc.ErrorCode, p.guest.proc.ErrorMessage = "expired", "nobody has attached to it in time"
+	})
+	c := p.attach(t, "")
+	if closed := c.rest(); closed.Code != 4000 || !strings.Contains(closed.Reason, "never started: expired") {
+		t.Errorf("closed with %v", closed)
+	}
+	if !strings.Contains(c.control[1], `"state":"expired"`) {
+		t.Errorf("exit frame %s", c.control[1])
+	}
+}
+
 func TestReattachFromOffsetsGivesEachByteOnce(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t, Limits{})

@@ -93,6 +93,9 @@ func newExitFrame(s Session, p *agentv1.Process) exitFrame {
 		StdoutBytes: p.GetStdoutBytes(), StderrBytes: p.GetStderrBytes(), PTYBytes: p.GetPtyBytes(), StdinBytes: p.GetStdinBytes(), TruncatedBytes: p.GetTruncatedBytes()}
 	if p.GetState() == agentv1.ProcessState_PROCESS_STATE_FAILED {
 		f.State = string(sandbox.CommandFailed)
+		if p.GetErrorCode() == string(sandbox.CommandExpired) { // as control records it
+			f.State = string(sandbox.CommandExpired)
+		}
 	} else {
 		f.ExitCode = new(p.GetExitCode())
 	}

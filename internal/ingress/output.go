@@ -63,6 +63,9 @@ func (h *Handler) serveOutput(w http.ResponseWriter, r *http.Request, command st
 	defer release()
 	ctx, cancel := bindLife(r.Context(), session.Life)
 	defer cancel(nil)
+	if q.follow { // one that follows is a reader like those that are attached
+		defer h.crowd.join(session, false, cancel)()
+	}
 	src, err := openSource(ctx, session, q.follow, map[agentv1.OutputStream]position{q.stream: q.from}, h.limits.GuestPatience)
 	if err != nil {
 		return asProblem(err)

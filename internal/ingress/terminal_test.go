@@ -68,7 +68,16 @@ func TestTakeover(t *testing.T) {
 	p.guest.print(stdout, "both")
 	first.stdout("both")
 	second.stdout("both")
+	follower, plain := p.output(t, "?follow=true"), p.output(t, "")
 	third := p.attach(t, "?takeover=true")
+	// One that follows the output is a reader, too; its body must not look finished. One that only asked for what there
+	// is has it.
+	if body, err := io.ReadAll(follower.Body); err == nil || string(body) != "both" {
+		t.Errorf("the follower's body ended with %q, %v", body, err)
+	}
+	if body, err := io.ReadAll(plain.Body); err != nil || string(body) != "both" {
+		t.Errorf("the output is %q, %v", body, err)
+	}
 	for _, c := range []*wsClient{first, second} {
 		if closed := c.rest(); closed.Code != 4001 || !strings.Contains(closed.Reason, "took the session over") {
 			t.Errorf("closed with %v", closed)

@@ -1651,8 +1651,10 @@ func (x *ResizeProcessResponse) GetProcess() *Process {
 }
 
 type AckProcessesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ProcessIds    []string               `protobuf:"bytes,1,rep,name=process_ids,json=processIds,proto3" json:"process_ids,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ProcessIds []string               `protobuf:"bytes,1,rep,name=process_ids,json=processIds,proto3" json:"process_ids,omitempty"`
+	// Those that were not started are given up because nobody has attached in time.
+	Expired       bool `protobuf:"varint,2,opt,name=expired,proto3" json:"expired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1692,6 +1694,13 @@ func (x *AckProcessesRequest) GetProcessIds() []string {
 		return x.ProcessIds
 	}
 	return nil
+}
+
+func (x *AckProcessesRequest) GetExpired() bool {
+	if x != nil {
+		return x.Expired
+	}
+	return false
 }
 
 type AckProcessesResponse struct {
@@ -2044,10 +2053,11 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x120\n" +
 	"\x04size\x18\x02 \x01(\v2\x1c.space.agent.v1.TerminalSizeR\x04size\"J\n" +
 	"\x15ResizeProcessResponse\x121\n" +
-	"\aprocess\x18\x01 \x01(\v2\x17.space.agent.v1.ProcessR\aprocess\"6\n" +
+	"\aprocess\x18\x01 \x01(\v2\x17.space.agent.v1.ProcessR\aprocess\"P\n" +
 	"\x13AckProcessesRequest\x12\x1f\n" +
 	"\vprocess_ids\x18\x01 \x03(\tR\n" +
-	"processIds\"\x16\n" +
+	"processIds\x12\x18\n" +
+	"\aexpired\x18\x02 \x01(\bR\aexpired\"\x16\n" +
 	"\x14AckProcessesResponse\"\x11\n" +
 	"\x0fShutdownRequest\"\x12\n" +
 	"\x10ShutdownResponse*\x97\x01\n" +

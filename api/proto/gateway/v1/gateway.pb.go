@@ -1509,9 +1509,11 @@ func (x *FollowOutputRequest) GetStart() bool {
 }
 
 type AckProcessesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	ProcessIds    []string               `protobuf:"bytes,2,rep,name=process_ids,json=processIds,proto3" json:"process_ids,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId  string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ProcessIds []string               `protobuf:"bytes,2,rep,name=process_ids,json=processIds,proto3" json:"process_ids,omitempty"`
+	// Those that were not started are given up because nobody has attached in time.
+	Expired       bool `protobuf:"varint,3,opt,name=expired,proto3" json:"expired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1558,6 +1560,13 @@ func (x *AckProcessesRequest) GetProcessIds() []string {
 		return x.ProcessIds
 	}
 	return nil
+}
+
+func (x *AckProcessesRequest) GetExpired() bool {
+	if x != nil {
+		return x.Expired
+	}
+	return false
 }
 
 type AckProcessesResponse struct {
@@ -1879,12 +1888,13 @@ const file_api_proto_gateway_v1_gateway_proto_rawDesc = "" +
 	"\n" +
 	"process_id\x18\x02 \x01(\tR\tprocessId\x12<\n" +
 	"\tpositions\x18\x03 \x03(\v2\x1e.space.agent.v1.StreamPositionR\tpositions\x12\x14\n" +
-	"\x05start\x18\x04 \x01(\bR\x05start\"U\n" +
+	"\x05start\x18\x04 \x01(\bR\x05start\"o\n" +
 	"\x13AckProcessesRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1f\n" +
 	"\vprocess_ids\x18\x02 \x03(\tR\n" +
-	"processIds\"\x16\n" +
+	"processIds\x12\x18\n" +
+	"\aexpired\x18\x03 \x01(\bR\aexpired\"\x16\n" +
 	"\x14AckProcessesResponse2\xf9\t\n" +
 	"\x0eGatewayService\x12T\n" +
 	"\tConfigure\x12\".space.gateway.v1.ConfigureRequest\x1a#.space.gateway.v1.ConfigureResponse\x12W\n" +
