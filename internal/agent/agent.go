@@ -113,6 +113,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Etc == "" {
 		cfg.Etc = "/etc"
 	}
+	cfg.Logger = slog.New(traceLog{cfg.Logger.Handler()})
 	cfg.Limits = cfg.Limits.withDefaults(machineMemory())
 	s := &Server{cfg: cfg, bootID: newBootID(), table: newTable(cfg),
 		streams: make(chan struct{}, cfg.Limits.Streams), transfers: make(chan struct{}, maxTransfers),
@@ -120,10 +121,10 @@ func New(cfg Config) (*Server, error) {
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentServiceHandler(&service{server: s},
-		connect.WithInterceptors(rpc.Errors()), connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithInterceptors(rpc.Errors(), faults(cfg.Logger)), connect.WithReadMaxBytes(maxRequestBytes),
 		connect.WithCompression("gzip", nil, nil))) // none: it costs the guest time and saves nothing on this link
 	s.fileRoutes(mux)
-	s.handler = requireToken(cfg.Token, s.thenPowerOff(mux))
+	s.handler = requireToken(cfg.Token, traced(s.thenPowerOff(mux)))
 	return s, nil
 }
 

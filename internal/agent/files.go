@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -86,7 +87,7 @@ func (s *Server) fileRoute(places chan struct{}, serve fileHandler, allowed ...s
 			return
 		}
 		if err := serve(w, r, req); err != nil {
-			s.refuseFile(w, req.path, err)
+			s.refuseFile(r.Context(), w, req.path, err)
 		}
 	}
 }
@@ -221,10 +222,10 @@ func (s *Server) getFile(w http.ResponseWriter, r *http.Request, req fileRequest
 }
 
 // refuseFile answers with what err means, and logs what it does not mean to the caller.
-func (s *Server) refuseFile(w http.ResponseWriter, p string, err error) {
+func (s *Server) refuseFile(ctx context.Context, w http.ResponseWriter, p string, err error) {
 	err = fileError(p, err)
 	if sandbox.CodeOf(err) == sandbox.CodeInternal {
-		s.cfg.Logger.Warn("a file could not be used", "path", p, "error", err)
+		s.cfg.Logger.WarnContext(ctx, "a file could not be used", "path", p, "error", err)
 	}
 	writeError(w, err)
 }

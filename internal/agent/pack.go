@@ -44,7 +44,7 @@ func (s *Server) getArchive(w http.ResponseWriter, r *http.Request, req fileRequ
 		return errors.Join(p.tar.Close(), out.Flush())
 	})
 	if err != nil && begun {
-		s.cfg.Logger.Warn("an archive broke off", "path", req.path, "error", err)
+		s.cfg.Logger.WarnContext(r.Context(), "an archive broke off", "path", req.path, "error", err)
 		panic(http.ErrAbortHandler) // the only way to say that an answer is not whole
 	}
 	return err

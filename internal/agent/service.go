@@ -36,7 +36,7 @@ func (s *service) Hello(context.Context, *connect.Request[agentv1.HelloRequest])
 	return connect.NewResponse(res), nil
 }
 
-func (s *service) Init(_ context.Context, req *connect.Request[agentv1.InitRequest]) (*connect.Response[agentv1.InitResponse], error) {
+func (s *service) Init(ctx context.Context, req *connect.Request[agentv1.InitRequest]) (*connect.Response[agentv1.InitResponse], error) {
 	m := req.Msg
 	if err := checkInit(m); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (s *service) Init(_ context.Context, req *connect.Request[agentv1.InitReque
 		return nil, fmt.Errorf("add entropy: %w", err)
 	}
 	s.generation = m.Generation
-	s.server.cfg.Logger.Info("the machine has its identity", "hostname", m.Hostname, "generation", m.Generation)
+	s.server.cfg.Logger.InfoContext(ctx, "the machine has its identity", "hostname", m.Hostname, "generation", m.Generation)
 	return connect.NewResponse(&agentv1.InitResponse{}), nil
 }
 
@@ -176,7 +176,8 @@ func (s *service) AckProcesses(_ context.Context, req *connect.Request[agentv1.A
 }
 
 // Shutdown only notes the wish: the handler acts on it once the answer is out.
-func (s *service) Shutdown(context.Context, *connect.Request[agentv1.ShutdownRequest]) (*connect.Response[agentv1.ShutdownResponse], error) {
+func (s *service) Shutdown(ctx context.Context, _ *connect.Request[agentv1.ShutdownRequest]) (*connect.Response[agentv1.ShutdownResponse], error) {
+	s.server.cfg.Logger.InfoContext(ctx, "the machine is to end")
 	s.server.powerOff.Store(true)
 	return connect.NewResponse(&agentv1.ShutdownResponse{}), nil
 }

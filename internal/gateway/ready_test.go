@@ -10,6 +10,7 @@ import (
 
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 func (w *world) awaitReady(ctx context.Context, b *box, token string) error {
@@ -35,6 +36,23 @@ func TestAwaitReadyIsQuick(t *testing.T) {
 		t.Errorf("noticed after %v", took)
 	}
 	w.eventually("nothing stays open", func() bool { return b.open.Load() == 0 })
+}
+
+// TestTraceGetsToTheAgent: the agent's log says to which request its identity belongs.
+func TestTraceGetsToTheAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.boot(w.newBox())
+	req := connect.NewRequest(&gatewayv1.AwaitReadyRequest{SandboxId: b.route.SandboxId, Generation: b.route.Generation,
+		AgentToken: b.route.AgentToken, Hostname: "box"})
+	trace := telemetry.NewTrace()
+	telemetry.Inject(telemetry.WithTrace(t.Context(), trace), req.Header())
+	if _, err := w.rpc().AwaitReady(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.log.String(); !strings.Contains(got, "the machine has its identity") || !strings.Contains(got, "trace_id="+trace.ID) {
+		t.Errorf("the agent has logged %q, of trace %s", got, trace.ID)
+	}
 }
 
 func TestAwaitReadyGivesUp(t *testing.T) {

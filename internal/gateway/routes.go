@@ -13,6 +13,7 @@ import (
 	"github.com/space-sandbox/space/internal/guest"
 	"github.com/space-sandbox/space/internal/ingress"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // route is one reachable sandbox in one generation. Connections belong to a route and end with it: a later generation,
@@ -132,7 +133,7 @@ func (g *Gateway) put(w wanted) {
 	rt = &route{id: w.id, generation: w.generation, token: w.token, resync: make(chan struct{}, 1), room: g.board.open(w.id),
 		sessions: map[sandbox.CommandID]sandbox.ProcessID{}, processes: map[sandbox.ProcessID]bool{}}
 	rt.learn(w.sessions)
-	rt.guest = guest.NewClient(guest.Config{Token: w.token, Dial: func(ctx context.Context) (net.Conn, error) {
+	rt.guest = guest.NewClient(guest.Config{Token: w.token, Trace: telemetry.Inject, Dial: func(ctx context.Context) (net.Conn, error) {
 		return g.deps.DialAgent(ctx, w.id)
 	}})
 	rt.life, rt.end = context.WithCancelCause(context.Background())

@@ -16,6 +16,7 @@ import (
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	"github.com/space-sandbox/space/internal/guest"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
 // entropyBytes is what a guest gets for its kernel's pool at the start of each generation.
@@ -73,7 +74,7 @@ func (s *service) AwaitReady(ctx context.Context, req *connect.Request[gatewayv1
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.g.ctx, func() { cancel(closing()) })()
-	c := guest.NewClient(guest.Config{Token: w.token, Dial: func(ctx context.Context) (net.Conn, error) {
+	c := guest.NewClient(guest.Config{Token: w.token, Trace: telemetry.Inject, Dial: func(ctx context.Context) (net.Conn, error) {
 		return s.g.deps.DialAgent(ctx, w.id)
 	}})
 	defer c.Close()

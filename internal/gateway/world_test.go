@@ -70,6 +70,25 @@ type box struct {
 
 	mu    sync.Mutex
 	conns map[*countedConn]struct{}
+	log   consoleLog
+}
+
+// consoleLog is what an agent has logged.
+type consoleLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *consoleLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *consoleLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func newWorld(t testing.TB) *world {
@@ -186,7 +205,7 @@ func (w *world) newBox() *box {
 func (w *world) boot(b *box) *box {
 	w.t.Helper()
 	s, err := agent.New(agent.Config{Token: b.route.AgentToken, Version: "1.2.3", Machine: b.machine,
-		Stages: []agent.Stage{{Name: "boot", Took: time.Second}}, Logger: slog.New(slog.DiscardHandler)})
+		Stages: []agent.Stage{{Name: "boot", Took: time.Second}}, Logger: slog.New(slog.NewTextHandler(&b.log, nil))})
 	if err != nil {
 		w.t.Fatal(err)
 	}

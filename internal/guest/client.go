@@ -26,6 +26,8 @@ type Config struct {
 	// WriteTimeout ends a connection whose other end takes nothing for so long; 0 is 30 s. Pings do not find such a
 	// one: the agent may well answer them, and send other things, without reading what waits behind.
 	WriteTimeout time.Duration
+	// Trace, when not nil, adds to the headers of a call to which trace its context belongs; the agent logs it.
+	Trace func(ctx context.Context, h http.Header)
 }
 
 // Bounds on what one guest can make us hold and wait for.
@@ -74,7 +76,7 @@ func NewClient(cfg Config) *Client {
 	c.calls, c.bulk = c.callTransport(), c.bulkTransport()
 	c.shared, c.bodies = httpClient(c.calls), httpClient(c.bulk)
 	c.agent = agentv1connect.NewAgentServiceClient(c.shared, baseURL,
-		connect.WithInterceptors(bearer(cfg.Token)),
+		connect.WithInterceptors(headers(cfg)),
 		connect.WithReadMaxBytes(maxMessageBytes),
 		connect.WithSendMaxBytes(maxRequestBytes),
 		connect.WithAcceptCompression("gzip", nil, nil)) // none: output is not worth the time
@@ -192,24 +194,31 @@ func (c *Client) Close() {
 	c.bulk.CloseIdleConnections()
 }
 
-// bearer sends the token with every call.
-type bearer string
+// headers sends the token, and the trace, with every call.
+type headers Config
 
-func (b bearer) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+func (c headers) add(ctx context.Context, h http.Header) {
+	h.Set("Authorization", "Bearer "+c.Token)
+	if c.Trace != nil {
+		c.Trace(ctx, h)
+	}
+}
+
+func (c headers) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		req.Header().Set("Authorization", "Bearer "+string(b))
+		c.add(ctx, req.Header())
 		return next(ctx, req)
 	}
 }
 
-func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+func (c headers) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
-		conn.RequestHeader().Set("Authorization", "Bearer "+string(b))
+		c.add(ctx, conn.RequestHeader())
 		return conn
 	}
 }
 
-func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+func (c headers) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }

@@ -304,7 +304,7 @@ func (c *Client) file(ctx context.Context, via *http.Client, call fileCall) (*ht
 	for name, values := range call.head {
 		req.Header[name] = values
 	}
-	req.Header.Set("Authorization", "Bearer "+c.cfg.Token)
+	headers(c.cfg).add(ctx, req.Header)
 	res, err := via.Do(req)
 	if err != nil {
 		return nil, err
