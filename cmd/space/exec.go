@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
@@ -29,7 +32,8 @@ func newExecCmd(cli *cli) *cobra.Command {
 		Long: `Runs a command in a sandbox and shows its output as it comes. The exit code is the command's: 128 + n when signal n
 ended it, 127 when there is no such command, 126 when it may not be run, 125 when it could not be started otherwise.
 
-Ctrl-C sends SIGINT to the command; a second Ctrl-C leaves it running and ends space. When the connection to SPACE
+Ctrl-C sends SIGINT to the command; a second Ctrl-C leaves it running and ends space. When nobody reads the output any
+more, as behind head, the command gets SIGPIPE. When the connection to SPACE
 breaks, the output goes on from where it was.`,
 		Example: "  space exec web -- python3 -m pytest\n  space exec web -i -- tar x < files.tar",
 		Args:    cobra.MinimumNArgs(2),
@@ -56,6 +60,9 @@ breaks, the output goes on from where it was.`,
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if _, value := errors.AsType[*pflag.InvalidValueError](err); value {
+			return err
+		}
 		return fmt.Errorf("%w (flags of the command to run come after --)", err)
 	})
 	f := cmd.Flags()
@@ -126,7 +133,25 @@ func execLive(ctx context.Context, cli *cli, ref string, in apiv1.CreateCommand)
 	if err != nil {
 		return err
 	}
-	return attachLive(ctx, cli, c, made.ID, in.Stdin, client.AttachOptions{Token: &made.Attach})
+	// With SIGPIPE caught, a reader of ours that has gone, such as head(1), is an error to act upon.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, unix.SIGPIPE)
+	defer signal.Stop(broken)
+	err = attachLive(ctx, cli, c, made.ID, in.Stdin, client.AttachOptions{Token: &made.Attach})
+	if errors.Is(err, unix.EPIPE) {
+		return pipeBroken(ctx, c, made.ID)
+	}
+	return err
+}
+
+// pipeBroken ends the command as the shell's pipe would have ended it here.
+func pipeBroken(ctx context.Context, c *client.Client, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := c.Signal(ctx, id, "SIGPIPE"); err != nil && client.Code(err) != "not_running" {
+		return fmt.Errorf("nobody reads the output any more, and the command goes on (%s): %w", id, err)
+	}
+	return exitStatus(exitSignal + int(unix.SIGPIPE))
 }
 
 // attachLive connects a command's streams to ours until it ends.

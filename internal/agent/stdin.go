@@ -18,6 +18,7 @@ type stdin struct {
 	mu       sync.Mutex
 	pipe     *os.File // nil until started, and when closed
 	terminal bool     // the pipe is a terminal's
+	midLine  bool     // what was written last does not end a line
 	started  bool
 	accepted uint64
 	closed   bool
@@ -81,9 +82,14 @@ func (s *stdin) write(ctx context.Context, data []byte, eof bool, offset *uint64
 	return s.count(), nil
 }
 
-// typeEOF types the character that ends input on a terminal. It is nobody's data and is not counted.
+// typeEOF types the character that ends input on a terminal. It is nobody's data and is not counted. In the middle of a
+// line the first one only hands over what there is of the line; the second ends the input.
 func (s *stdin) typeEOF(ctx context.Context, terminal *os.File) (uint64, error) {
-	c, err := endOfFile(terminal)
+	s.mu.Lock()
+	midLine := s.midLine
+	s.midLine = false
+	s.mu.Unlock()
+	c, err := endOfFile(terminal, midLine)
 	if err == nil {
 		_, err = s.put(ctx, terminal, c)
 	}
@@ -121,6 +127,9 @@ func (s *stdin) writePipe(ctx context.Context, pipe *os.File, data []byte) error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.accepted += uint64(n)
+	if n > 0 {
+		s.midLine = data[n-1] != '\n' && data[n-1] != '\r'
+	}
 	return err
 }
 

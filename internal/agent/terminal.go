@@ -110,8 +110,9 @@ func control(f *os.File, do func(fd int) error) error {
 	return derr
 }
 
-// endOfFile is the character that ends input on a terminal, as its user has set it; nil when there is none.
-func endOfFile(terminal *os.File) ([]byte, error) {
+// endOfFile is what ends input on a terminal: a character, as its user has set it, nil when there is none. In the middle
+// of a line it takes two, where there are lines.
+func endOfFile(terminal *os.File, midLine bool) ([]byte, error) {
 	var settings *unix.Termios
 	err := control(terminal, func(fd int) (err error) {
 		settings, err = unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -120,8 +121,12 @@ func endOfFile(terminal *os.File) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c := settings.Cc[unix.VEOF]; c != 0 {
+	switch c := settings.Cc[unix.VEOF]; {
+	case c == 0:
+		return nil, nil
+	case midLine && settings.Lflag&unix.ICANON != 0:
+		return []byte{c, c}, nil
+	default:
 		return []byte{c}, nil
 	}
-	return nil, nil
 }

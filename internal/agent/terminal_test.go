@@ -138,6 +138,19 @@ func TestEndOfInputOnATerminal(t *testing.T) {
 	}
 }
 
+// TestEndOfInputInTheMiddleOfALine: there the first end-of-file character only hands over the line's beginning.
+func TestEndOfInputInTheMiddleOfALine(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	s := f.watch(f.create(onTerminal(`stty -echo; read a; echo "<$a>"; exit 2`)))
+	if _, err := f.agent.WriteStdin(t.Context(), connect.NewRequest(&agentv1.WriteStdinRequest{ProcessId: s.id, Data: []byte("half"), Eof: true})); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.until(""); !strings.HasSuffix(got, "<half>\r\n") || s.exit.StdinBytes != 4 || s.exit.ExitCode != 2 {
+		t.Errorf("shown %q, exit %v", got, s.exit)
+	}
+}
+
 func TestInterruptFromTheKeyboard(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)
