@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What does not fit CI: every fuzz target for minutes, race tests of all packages, a whole
-# Debian with systemd as an image, the large template from scratch. It
-# writes what ran, how long and with which result to docs/evidence/long-<commit>.json. Needs root and the registries.
+# What does not fit CI: every fuzz target for minutes, race tests of all packages, a whole Debian with
+# systemd as an image, the large template from scratch. It writes what ran, how long and with which result to
+# docs/evidence/long-<commit>.json. Needs root and the registries.
 #
 # LONG_FUZZ_SECONDS (default 3600) is the time of all fuzz targets together.
 set -euo pipefail
