@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"unicode/utf8"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 )
@@ -17,37 +16,13 @@ import (
 // CreateCommand creates a command session; its process runs from the first attach, or at once with Start. It takes
 // IdempotencyKey.
 func (c *Client) CreateCommand(ctx context.Context, ref string, in apiv1.CreateCommand, opts ...Option) (*apiv1.CreatedCommand, error) {
-	if err := checkText(in.Argv, in.Env, in.Cwd); err != nil {
-		return nil, err
-	}
 	return do[apiv1.CreatedCommand](ctx, c, call{method: http.MethodPost, path: join("sandboxes", ref, "commands"), in: in}.with(opts))
 }
 
 // Exec runs a command to its end and returns its output, at most 1 MiB of each stream. A command that cannot be
 // started is no error of this call: its State is failed. It takes IdempotencyKey.
 func (c *Client) Exec(ctx context.Context, ref string, in apiv1.Exec, opts ...Option) (*apiv1.ExecResult, error) {
-	if err := checkText(in.Argv, in.Env, in.Cwd); err != nil {
-		return nil, err
-	}
 	return do[apiv1.ExecResult](ctx, c, call{method: http.MethodPost, path: join("sandboxes", ref, "exec"), in: in}.with(opts))
-}
-
-// checkText refuses what JSON cannot carry: it would arrive as something else.
-func checkText(argv []string, env map[string]string, cwd string) error {
-	for n, arg := range argv {
-		if !utf8.ValidString(arg) {
-			return fmt.Errorf("argument %d of the command is not UTF-8: pass such bytes by standard input or in a file", n)
-		}
-	}
-	for key, value := range env {
-		if !utf8.ValidString(key) || !utf8.ValidString(value) {
-			return fmt.Errorf("the environment's %q is not UTF-8: pass such bytes by standard input or in a file", key)
-		}
-	}
-	if !utf8.ValidString(cwd) {
-		return errors.New("the working directory's name is not UTF-8")
-	}
-	return nil
 }
 
 // Command returns a command session. It takes Wait.
