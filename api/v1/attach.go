@@ -17,7 +17,7 @@ const (
 const (
 	CloseExit      = 4000 // the process has ended and everything was sent
 	CloseTakenOver = 4001 // another client took the session over
-	CloseStopped   = 4002 // the sandbox was paused or suspended: try again
+	CloseStopped   = 4002 // the sandbox was paused or suspended, the text says why: attach again from your offsets when it goes on
 	CloseLost      = 4003 // the machine is gone
 )
 

@@ -69,7 +69,12 @@ type Limits struct {
 // Machine is what the agent changes about the machine it runs on. Safe for concurrent use.
 type Machine interface {
 	SetHostname(name string) error
+	// Now is the wall clock.
+	Now() time.Time
+	// SetClock steps the wall clock.
 	SetClock(now time.Time) error
+	// AdjustClock moves the wall clock by a measured difference, without a step when that is small.
+	AdjustClock(by time.Duration) error
 	// AddEntropy credits 32 to 512 bytes to the kernel's pool.
 	AddEntropy(seed []byte) error
 	// Shutdown ends user processes, syncs and powers off. It is called once, in its own goroutine, after the

@@ -34,14 +34,21 @@ type recorder struct {
 	clock    atomic.Value
 	entropy  atomic.Int64
 	inits    atomic.Int64
+	ahead    atomic.Int64 // how far the clock is ahead
 	off      chan struct{}
 }
 
 func (m *recorder) SetHostname(name string) error { m.inits.Add(1); m.hostname.Store(name); return nil }
-func (m *recorder) SetClock(now time.Time) error  { m.clock.Store(now); return nil }
-func (m *recorder) AddEntropy(seed []byte) error  { m.entropy.Store(int64(len(seed))); return nil }
-func (m *recorder) Shutdown()                     { close(m.off) }
-func (m *recorder) UserGroup() int                { return -1 }
+func (m *recorder) Now() time.Time                { return time.Now().Add(time.Duration(m.ahead.Load())) }
+func (m *recorder) SetClock(now time.Time) error {
+	m.clock.Store(now)
+	m.ahead.Store(int64(time.Until(now)))
+	return nil
+}
+func (m *recorder) AdjustClock(by time.Duration) error { m.ahead.Add(int64(by)); return nil }
+func (m *recorder) AddEntropy(seed []byte) error       { m.entropy.Store(int64(len(seed))); return nil }
+func (m *recorder) Shutdown()                          { close(m.off) }
+func (m *recorder) UserGroup() int                     { return -1 }
 
 // fixture is a running server with a client.
 type fixture struct {

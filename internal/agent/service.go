@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -24,8 +25,8 @@ const maxAcks = 8192
 type service struct {
 	server *Server
 
-	initMu     sync.Mutex
-	generation int64 // of the last Init that succeeded
+	initMu     sync.Mutex // also of the clock
+	generation int64      // of the last Init that succeeded
 }
 
 func (s *service) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
@@ -43,16 +44,15 @@ func (s *service) Init(ctx context.Context, req *connect.Request[agentv1.InitReq
 	}
 	s.initMu.Lock()
 	defer s.initMu.Unlock()
-	switch {
-	case m.Generation == s.generation:
-		return connect.NewResponse(&agentv1.InitResponse{}), nil
-	case m.Generation < s.generation:
+	if m.Generation < s.generation {
 		return nil, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "the machine has a later identity",
 			Cause: fmt.Sprintf("it is of generation %d, the call of %d", s.generation, m.Generation)}
 	}
 	machine := s.server.cfg.Machine
-	if err := machine.SetHostname(m.Hostname); err != nil {
-		return nil, fmt.Errorf("set the host name: %w", err)
+	if m.Generation > s.generation { // else it goes on after a pause; a name that was changed inside stays
+		if err := machine.SetHostname(m.Hostname); err != nil {
+			return nil, fmt.Errorf("set the host name: %w", err)
+		}
 	}
 	if err := machine.SetClock(m.WallTime.AsTime()); err != nil {
 		return nil, fmt.Errorf("set the clock: %w", err)
@@ -63,6 +63,21 @@ func (s *service) Init(ctx context.Context, req *connect.Request[agentv1.InitReq
 	s.generation = m.Generation
 	s.server.cfg.Logger.InfoContext(ctx, "the machine has its identity", "hostname", m.Hostname, "generation", m.Generation)
 	return connect.NewResponse(&agentv1.InitResponse{}), nil
+}
+
+func (s *service) AdjustClock(_ context.Context, req *connect.Request[agentv1.AdjustClockRequest]) (*connect.Response[agentv1.AdjustClockResponse], error) {
+	by := req.Msg.GetBy()
+	if by != nil && by.CheckValid() != nil {
+		return nil, badField("by", "is not a duration")
+	}
+	s.initMu.Lock()
+	defer s.initMu.Unlock()
+	if d := by.AsDuration(); d != 0 {
+		if err := s.server.cfg.Machine.AdjustClock(d); err != nil {
+			return nil, fmt.Errorf("adjust the clock: %w", err)
+		}
+	}
+	return connect.NewResponse(&agentv1.AdjustClockResponse{WallTime: timestamppb.New(s.server.cfg.Machine.Now())}), nil
 }
 
 var hostnamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)

@@ -31,7 +31,7 @@ func (b backend) VerifyAttach(token string) (auth.AttachClaims, error) {
 func (b backend) Session(c auth.AttachClaims) (ingress.Session, error) {
 	b.g.mu.Lock()
 	defer b.g.mu.Unlock()
-	rt, err := b.g.find(c.SandboxID)
+	rt, err := b.g.reach(c.SandboxID)
 	if err != nil {
 		return ingress.Session{}, err
 	}

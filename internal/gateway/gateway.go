@@ -33,6 +33,8 @@ type Deps struct {
 	Logger    *slog.Logger
 	// Now is the clock for tokens and guests; nil means time.Now.
 	Now func() time.Time
+	// ClockEvery is how often the clock of each running guest is compared with Now; 0 means every minute.
+	ClockEvery time.Duration
 	// Limits bounds what clients of the data plane may take.
 	Limits ingress.Limits
 }
@@ -60,6 +62,9 @@ type Gateway struct {
 func New(deps Deps) *Gateway {
 	if deps.Now == nil {
 		deps.Now = time.Now
+	}
+	if deps.ClockEvery <= 0 {
+		deps.ClockEvery = time.Minute
 	}
 	g := &Gateway{deps: deps, instance: newInstanceID(), board: newBoard(), routes: map[sandbox.ID]*route{}}
 	g.ctx, g.stop = context.WithCancelCause(context.Background())

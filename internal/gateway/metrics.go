@@ -32,7 +32,13 @@ func newMetrics(g *Gateway) *metrics {
 		Help: "Sandboxes that can be reached."}, func() float64 {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return float64(len(g.routes))
+		n := 0
+		for _, rt := range g.routes {
+			if rt.link != nil {
+				n++
+			}
+		}
+		return float64(n)
 	}))
 	return m
 }

@@ -10,6 +10,7 @@ import (
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	"github.com/space-sandbox/space/internal/guest"
+	"github.com/space-sandbox/space/internal/ingress"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -47,7 +48,7 @@ func (s *service) ReadOutput(ctx context.Context, req *connect.Request[gatewayv1
 
 // FollowOutput implements GatewayService.
 func (s *service) FollowOutput(ctx context.Context, req *connect.Request[gatewayv1.FollowOutputRequest], out *connect.ServerStream[agentv1.AttachResponse]) error {
-	rt, process, err := s.target(req.Msg)
+	rt, process, err := s.followed(ctx, req.Msg)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (s *service) FollowOutput(ctx context.Context, req *connect.Request[gateway
 	stream, err := rt.guest.Attach(ctx, &agentv1.AttachRequest{ProcessId: string(process), Start: req.Msg.GetStart(), Follow: true,
 		Positions: req.Msg.GetPositions()})
 	if err != nil {
-		return s.over(rt, err)
+		return s.cutOff(rt, err)
 	}
 	defer stream.Close()
 	for {
@@ -66,12 +67,50 @@ func (s *service) FollowOutput(ctx context.Context, req *connect.Request[gateway
 			return nil
 		}
 		if err != nil {
-			return s.over(rt, err)
+			return s.cutOff(rt, err)
 		}
 		if err := out.Send(res); err != nil {
 			return err
 		}
 	}
+}
+
+// followed finds the process to follow. While its machine is held it waits: whoever follows wants to go on then.
+func (s *service) followed(ctx context.Context, m aimed) (reached, sandbox.ProcessID, error) {
+	id, err := sandbox.ParseID(m.GetSandboxId())
+	if err != nil {
+		return reached{}, "", err
+	}
+	process, err := sandbox.ParseProcessID(m.GetProcessId())
+	if err != nil {
+		return reached{}, "", err
+	}
+	s.g.mu.Lock()
+	rt, err := s.g.find(id)
+	s.g.mu.Unlock()
+	if err != nil {
+		return reached{}, "", err
+	}
+	lk, err := s.g.await(ctx, rt)
+	if err == nil {
+		return reached{rt, lk}, process, nil
+	}
+	if s.g.ctx.Err() != nil {
+		return reached{}, "", closing()
+	}
+	if ctx.Err() != nil {
+		return reached{}, "", &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the call was canceled", Err: err}
+	}
+	return reached{}, "", &sandbox.Error{Code: sandbox.CodeNotFound, Message: "the sandbox is not reachable any more", Cause: err.Error()}
+}
+
+// cutOff is over for a stream that goes on when it is asked for again: after a pause that may be done at once.
+func (s *service) cutOff(rt reached, err error) error {
+	if p, ok := errors.AsType[*ingress.PausedError](context.Cause(rt.life)); ok {
+		return &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "the sandbox was paused", Cause: p.Reason,
+			Remedy: "ask again from your offsets: it goes on with the sandbox", Err: err}
+	}
+	return s.over(rt, err)
 }
 
 // readOutput takes up to limit bytes that lie together: a gap before the first byte moves the offset, a later one ends

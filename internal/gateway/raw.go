@@ -95,7 +95,7 @@ func noMethod(method string) error {
 type transfer struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	rt     *route
+	rt     reached
 }
 
 var errStalled = errors.New("nothing moved for too long")

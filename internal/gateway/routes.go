@@ -4,29 +4,30 @@ import (
 	"context"
 	"crypto/ed25519"
 	"fmt"
-	"net"
 	"regexp"
 	"sync"
 
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	"github.com/space-sandbox/space/internal/auth"
-	"github.com/space-sandbox/space/internal/guest"
 	"github.com/space-sandbox/space/internal/ingress"
 	"github.com/space-sandbox/space/internal/sandbox"
-	"github.com/space-sandbox/space/internal/telemetry"
 )
 
-// route is one reachable sandbox in one generation. Connections belong to a route and end with it: a later generation,
-// which may have the same addresses, never meets them.
+// route is one sandbox in one generation, reachable or held. Connections belong to a route and end with it: a later
+// generation, which may have the same addresses, never meets them.
 type route struct {
 	id         sandbox.ID
 	generation int64
 	token      string
-	guest      *guest.Client
 	room       *room
-	life       context.Context // its cause is why the route went
-	end        context.CancelCauseFunc
+	published  context.Context // its cause is why the route went
+	withdraw   context.CancelCauseFunc
 	resync     chan struct{} // holds at most one token: the watcher is to begin anew
+
+	// Guarded by the gateway's lock; see hold.go.
+	link *link         // nil while the machine is held
+	held string        // why it is
+	turn chan struct{} // closed and replaced when link changes
 
 	// A lock of its own: what a guest sends must not contend with other guests.
 	mu        sync.Mutex
@@ -39,8 +40,11 @@ type wanted struct {
 	id         sandbox.ID
 	generation int64
 	token      string
+	held       string
 	sessions   map[sandbox.CommandID]sandbox.ProcessID
 }
+
+var heldReason = regexp.MustCompile(`^[a-z_]{0,32}$`)
 
 var agentToken = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
@@ -52,7 +56,10 @@ func parseRoute(m *gatewayv1.Route) (wanted, error) {
 	if !agentToken.MatchString(m.GetAgentToken()) {
 		return wanted{}, sandbox.Errorf(sandbox.CodeInvalidArgument, "the agent token of %s has not 64 hex digits", id)
 	}
-	w := wanted{id: id, generation: m.GetGeneration(), token: m.GetAgentToken(), sessions: map[sandbox.CommandID]sandbox.ProcessID{}}
+	if !heldReason.MatchString(m.GetHeld()) {
+		return wanted{}, sandbox.Errorf(sandbox.CodeInvalidArgument, "why %s is held is not one word", id)
+	}
+	w := wanted{id: id, generation: m.GetGeneration(), token: m.GetAgentToken(), held: m.GetHeld(), sessions: map[sandbox.CommandID]sandbox.ProcessID{}}
 	for _, s := range m.GetSessions() {
 		command, err := sandbox.ParseCommandID(s.GetCommandId())
 		if err != nil {
@@ -124,21 +131,22 @@ func (g *Gateway) put(w wanted) {
 		g.remove(rt, &ingress.LostError{Reason: fmt.Sprintf("replaced by generation %d", w.generation)})
 		rt = nil
 	}
-	if rt != nil {
-		if rt.learn(w.sessions) {
-			rt.restart()
-		}
-		return
+	switch {
+	case rt == nil:
+		rt = &route{id: w.id, generation: w.generation, token: w.token, resync: make(chan struct{}, 1), turn: make(chan struct{}),
+			room: g.board.open(w.id), sessions: map[sandbox.CommandID]sandbox.ProcessID{}, processes: map[sandbox.ProcessID]bool{}}
+		rt.learn(w.sessions)
+		rt.published, rt.withdraw = context.WithCancelCause(context.Background())
+		g.routes[w.id] = rt
+		g.work.Go(func() { g.watchAgent(rt) })
+	case rt.learn(w.sessions):
+		rt.restart()
 	}
-	rt = &route{id: w.id, generation: w.generation, token: w.token, resync: make(chan struct{}, 1), room: g.board.open(w.id),
-		sessions: map[sandbox.CommandID]sandbox.ProcessID{}, processes: map[sandbox.ProcessID]bool{}}
-	rt.learn(w.sessions)
-	rt.guest = guest.NewClient(guest.Config{Token: w.token, Trace: telemetry.Inject, Dial: func(ctx context.Context) (net.Conn, error) {
-		return g.deps.DialAgent(ctx, w.id)
-	}})
-	rt.life, rt.end = context.WithCancelCause(context.Background())
-	g.routes[w.id] = rt
-	g.work.Go(func() { g.watchAgent(rt) })
+	if w.held != "" {
+		rt.hold(w.held)
+	} else {
+		g.release(rt)
+	}
 }
 
 // learn adds sessions and reports whether there are processes not known before. What is known stays: a session may have
@@ -172,23 +180,37 @@ func (g *Gateway) remove(rt *route, cause error) {
 
 // shut ends what runs over a route that has been taken out of the table.
 func (g *Gateway) shut(rt *route, cause error) {
-	rt.end(cause)
+	rt.withdraw(cause)
 	rt.room.close()
-	rt.guest.Close()
+	if rt.link != nil {
+		rt.link.guest.Close()
+	}
 }
 
-// lookup finds a published sandbox.
-func (g *Gateway) lookup(text string) (*route, error) {
+// lookup finds a sandbox that is published and not held.
+func (g *Gateway) lookup(text string) (reached, error) {
 	id, err := sandbox.ParseID(text)
 	if err != nil {
-		return nil, err
+		return reached{}, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.find(id)
+	return g.reach(id)
 }
 
-// find returns the route of a sandbox. Call with the lock.
+// reach returns the route of a sandbox and the link to its machine. Call with the lock.
+func (g *Gateway) reach(id sandbox.ID) (reached, error) {
+	rt, err := g.find(id)
+	if err != nil {
+		return reached{}, err
+	}
+	if rt.link == nil {
+		return reached{}, rt.pause().Refusal()
+	}
+	return reached{rt, rt.link}, nil
+}
+
+// find returns the route of a sandbox, held or not. Call with the lock.
 func (g *Gateway) find(id sandbox.ID) (*route, error) {
 	switch rt := g.routes[id]; {
 	case rt != nil:

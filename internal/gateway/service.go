@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	"github.com/space-sandbox/space/internal/guest"
+	"github.com/space-sandbox/space/internal/ingress"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/telemetry"
 )
@@ -64,7 +66,8 @@ func (s *service) Unpublish(_ context.Context, req *connect.Request[gatewayv1.Un
 	return connect.NewResponse(&gatewayv1.UnpublishResponse{}), nil
 }
 
-// AwaitReady implements GatewayService. Its client is thrown away after it: what is published later connects anew.
+// AwaitReady implements GatewayService. It looks at no route: its client is its own, also when there is one, and thrown
+// away after it; what is published later connects anew.
 func (s *service) AwaitReady(ctx context.Context, req *connect.Request[gatewayv1.AwaitReadyRequest]) (*connect.Response[gatewayv1.AwaitReadyResponse], error) {
 	m := req.Msg
 	w, err := parseRoute(&gatewayv1.Route{SandboxId: m.GetSandboxId(), Generation: m.GetGeneration(), AgentToken: m.GetAgentToken()})
@@ -213,22 +216,27 @@ type aimed interface {
 	GetProcessId() string
 }
 
-func (s *service) target(m aimed) (*route, sandbox.ProcessID, error) {
+func (s *service) target(m aimed) (reached, sandbox.ProcessID, error) {
 	rt, err := s.g.lookup(m.GetSandboxId())
 	if err != nil {
-		return nil, "", err
+		return reached{}, "", err
 	}
 	process, err := sandbox.ParseProcessID(m.GetProcessId())
 	return rt, process, err
 }
 
-// over says what a failed call means when its route has ended meanwhile.
-func (s *service) over(rt *route, err error) error {
+// over says what a failed call means when its route has ended, or its machine was held, meanwhile.
+func (s *service) over(rt reached, err error) error {
 	if rt.life.Err() == nil {
 		return presentable(err)
 	}
 	if s.g.ctx.Err() != nil {
 		return closing()
+	}
+	if p, ok := errors.AsType[*ingress.PausedError](context.Cause(rt.life)); ok {
+		e := p.Refusal()
+		e.Message, e.Err = "the sandbox was paused during the call", err
+		return e
 	}
 	return &sandbox.Error{Code: sandbox.CodeNotFound, Message: "the sandbox is not reachable any more",
 		Cause: context.Cause(rt.life).Error(), Err: err}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -22,8 +23,20 @@ const (
 
 var errResync = errors.New("the whole state is wanted again")
 
-// watchAgent follows the processes of a route's sandbox until the route ends.
+// watchAgent follows the processes of a route's sandbox until the route ends. While the machine is held it waits, and
+// what is known of the processes stays.
 func (g *Gateway) watchAgent(rt *route) {
+	for {
+		lk, err := g.await(rt.published, rt)
+		if err != nil {
+			return
+		}
+		g.watchLink(reached{rt, lk})
+	}
+}
+
+// watchLink follows the processes until the link ends.
+func (g *Gateway) watchLink(rt reached) {
 	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
 		began := time.Now()
 		synced, err := g.watchOnce(rt)
@@ -52,8 +65,10 @@ func (g *Gateway) watchAgent(rt *route) {
 }
 
 // watchOnce follows one stream and reports whether it came as far as synced.
-func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
+func (g *Gateway) watchOnce(rt reached) (synced bool, err error) {
 	ctx, cancel := context.WithCancelCause(rt.life)
+	var clock sync.WaitGroup
+	defer clock.Wait()
 	defer cancel(nil)
 	stream, err := rt.guest.WatchProcesses(ctx)
 	if err != nil {
@@ -91,6 +106,9 @@ func (g *Gateway) watchOnce(rt *route) (synced bool, err error) {
 				rt.room.changed(e.Process)
 			}
 		case *agentv1.WatchProcessesResponse_Synced:
+			if !synced {
+				clock.Go(func() { g.keepClock(ctx, rt) })
+			}
 			synced = true
 			rt.room.sync()
 		}

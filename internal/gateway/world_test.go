@@ -36,13 +36,26 @@ import (
 type quietMachine struct {
 	hostname atomic.Value
 	entropy  atomic.Int64
+	ahead    atomic.Int64 // how far the clock is ahead, in nanoseconds
+	sets     atomic.Int64 // of the clock
+	adjusts  atomic.Int64
 }
 
 func (m *quietMachine) SetHostname(name string) error { m.hostname.Store(name); return nil }
-func (m *quietMachine) SetClock(time.Time) error      { return nil }
-func (m *quietMachine) AddEntropy(seed []byte) error  { m.entropy.Store(int64(len(seed))); return nil }
-func (m *quietMachine) Shutdown()                     {}
-func (m *quietMachine) UserGroup() int                { return -1 }
+func (m *quietMachine) Now() time.Time                { return time.Now().Add(time.Duration(m.ahead.Load())) }
+func (m *quietMachine) SetClock(now time.Time) error {
+	m.sets.Add(1)
+	m.ahead.Store(int64(time.Until(now)))
+	return nil
+}
+func (m *quietMachine) AdjustClock(by time.Duration) error {
+	m.adjusts.Add(1)
+	m.ahead.Add(int64(by))
+	return nil
+}
+func (m *quietMachine) AddEntropy(seed []byte) error { m.entropy.Store(int64(len(seed))); return nil }
+func (m *quietMachine) Shutdown()                    {}
+func (m *quietMachine) UserGroup() int               { return -1 }
 
 // world is the outside of a gateway: agents that outlive it, control's key and the calls control makes.
 type world struct {

@@ -2,8 +2,10 @@ package guest
 
 import (
 	"context"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -38,6 +40,23 @@ func (c *Client) Hello(ctx context.Context) (*agentv1.HelloResponse, error) {
 func (c *Client) Init(ctx context.Context, req *agentv1.InitRequest) error {
 	_, err := unary(ctx, c.agent.Init, req)
 	return err
+}
+
+// AdjustClock moves the guest's clock; by 0 it only asks. It returns the guest's time, whatever that says: at the
+// beginning of the call after a step, or somewhere in it.
+func (c *Client) AdjustClock(ctx context.Context, by time.Duration) (time.Time, error) {
+	req := &agentv1.AdjustClockRequest{}
+	if by != 0 {
+		req.By = durationpb.New(by)
+	}
+	res, err := unary(ctx, c.agent.AdjustClock, req)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := res.WallTime.CheckValid(); err != nil {
+		return time.Time{}, faultf("a time that is none: %s", err)
+	}
+	return res.WallTime.AsTime(), nil
 }
 
 // CreateProcess registers a process. The same id with the same specification succeeds again; with another one it is

@@ -32,11 +32,13 @@ const token = "fedcba9876543210fedcba9876543210"
 // quietMachine changes nothing.
 type quietMachine struct{ off chan struct{} }
 
-func (quietMachine) SetHostname(string) error { return nil }
-func (quietMachine) SetClock(time.Time) error { return nil }
-func (quietMachine) AddEntropy([]byte) error  { return nil }
-func (m quietMachine) Shutdown()              { close(m.off) }
-func (quietMachine) UserGroup() int           { return -1 }
+func (quietMachine) SetHostname(string) error        { return nil }
+func (quietMachine) Now() time.Time                  { return time.Now() }
+func (quietMachine) AdjustClock(time.Duration) error { return nil }
+func (quietMachine) SetClock(time.Time) error        { return nil }
+func (quietMachine) AddEntropy([]byte) error         { return nil }
+func (m quietMachine) Shutdown()                     { close(m.off) }
+func (quietMachine) UserGroup() int                  { return -1 }
 
 // realAgent serves an agent of this process on l until the test ends.
 func realAgent(t *testing.T, l net.Listener) quietMachine {

@@ -90,6 +90,9 @@ func asProblem(err error) error {
 	if lost, ok := errors.AsType[*LostError](err); ok {
 		return &sandbox.Error{Code: sandbox.CodeNotFound, Message: "the sandbox of this command is gone", Cause: lost.Reason}
 	}
+	if paused, ok := errors.AsType[*PausedError](err); ok {
+		return paused.Refusal()
+	}
 	if errors.Is(err, ErrRestart) || errors.Is(err, context.Canceled) {
 		return &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "the gateway is restarting", Remedy: "try again in a moment"}
 	}
@@ -169,6 +172,9 @@ func (a *attachment) end(err error) {
 		return
 	}
 	defer close(a.ended)
+	if _, ok := errors.AsType[*sandbox.Error](err); ok && a.session.Life.Err() != nil {
+		err = context.Cause(a.session.Life) // a call that failed was noticed first
+	}
 	code, reason := closeCode(err)
 	a.h.logger.Debug("attachment ends", "command", a.session.CommandID, "code", int(code), "reason", reason)
 	if code != apiv1.CloseExit { // a client that is behind at the regular end gets all the time Close takes
@@ -304,6 +310,9 @@ func closeCode(err error) (websocket.StatusCode, string) {
 	}
 	if e, ok := errors.AsType[*LostError](err); ok {
 		return apiv1.CloseLost, e.Reason
+	}
+	if e, ok := errors.AsType[*PausedError](err); ok {
+		return apiv1.CloseStopped, e.Reason
 	}
 	if errors.Is(err, errTakenOver) {
 		return apiv1.CloseTakenOver, errTakenOver.Error()

@@ -35,7 +35,8 @@ type Session struct {
 	ProcessID sandbox.ProcessID
 	Epoch     int64
 	Guest     Guest
-	// Life ends when the sandbox stops being reachable by this route. Its cause is a *LostError or ErrRestart.
+	// Life ends when the sandbox stops being reachable by this route. Its cause is a *LostError, a *PausedError or
+	// ErrRestart.
 	Life context.Context
 }
 
@@ -63,6 +64,25 @@ var ErrRestart = errors.New("the gateway is restarting")
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return e.Reason }
+
+// PausedError is the cause of a Session's end when the sandbox stands still: clients attach again from their offsets
+// when it goes on.
+type PausedError struct {
+	SandboxID sandbox.ID
+	Reason    string // "paused" or "pool_full"
+}
+
+func (e *PausedError) Error() string { return e.Reason }
+
+// Refusal is the answer to whoever asks something of the sandbox meanwhile.
+func (e *PausedError) Refusal() *sandbox.Error {
+	if e.Reason == sandbox.ReasonPoolFull {
+		return &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "the sandbox is paused", Cause: "pool_full: the host's disk pool is full",
+			Remedy: "it goes on by itself when there is room: delete what is not needed"}
+	}
+	return &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "the sandbox is paused", Cause: e.Reason,
+		Remedy: "resume it: space resume " + string(e.SandboxID)}
+}
 
 // Limits bounds what clients may take. The zero value of a field means its default.
 type Limits struct {

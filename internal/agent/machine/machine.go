@@ -51,6 +51,27 @@ func (m *Machine) SetClock(now time.Time) error {
 	return nil
 }
 
+// Now is the wall clock.
+func (m *Machine) Now() time.Time { return time.Now() }
+
+// slewBelow is what is put right without a step: the kernel does that at half a millisecond a second.
+const slewBelow = 200 * time.Millisecond
+
+// adjOffsetSingleshot is ADJ_OFFSET_SINGLESHOT of adjtimex(2): move the clock by so many microseconds, slowly.
+const adjOffsetSingleshot = 0x8001
+
+// AdjustClock moves the wall clock: slowly when it is off by little, so that it does not go back, else in a step. What is
+// left of an earlier slow move is forgotten.
+func (m *Machine) AdjustClock(by time.Duration) error {
+	if by.Abs() >= slewBelow {
+		return m.SetClock(time.Now().Add(by))
+	}
+	if _, err := unix.Adjtimex(&unix.Timex{Modes: adjOffsetSingleshot, Offset: by.Microseconds()}); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	return nil
+}
+
 // The bounds of a seed, in bytes.
 const (
 	minSeed = 32

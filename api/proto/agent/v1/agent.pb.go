@@ -13,6 +13,7 @@ package agentv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -389,6 +390,95 @@ func (*InitResponse) Descriptor() ([]byte, []int) {
 	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
+type AdjustClockRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	By            *durationpb.Duration   `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustClockRequest) Reset() {
+	*x = AdjustClockRequest{}
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustClockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustClockRequest) ProtoMessage() {}
+
+func (x *AdjustClockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustClockRequest.ProtoReflect.Descriptor instead.
+func (*AdjustClockRequest) Descriptor() ([]byte, []int) {
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AdjustClockRequest) GetBy() *durationpb.Duration {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+type AdjustClockResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The machine's time, after a step, during the call.
+	WallTime      *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=wall_time,json=wallTime,proto3" json:"wall_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdjustClockResponse) Reset() {
+	*x = AdjustClockResponse{}
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdjustClockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdjustClockResponse) ProtoMessage() {}
+
+func (x *AdjustClockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdjustClockResponse.ProtoReflect.Descriptor instead.
+func (*AdjustClockResponse) Descriptor() ([]byte, []int) {
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AdjustClockResponse) GetWallTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WallTime
+	}
+	return nil
+}
+
 type ProcessSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Argv  []string               `protobuf:"bytes,1,rep,name=argv,proto3" json:"argv,omitempty"`
@@ -411,7 +501,7 @@ type ProcessSpec struct {
 
 func (x *ProcessSpec) Reset() {
 	*x = ProcessSpec{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +513,7 @@ func (x *ProcessSpec) String() string {
 func (*ProcessSpec) ProtoMessage() {}
 
 func (x *ProcessSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[5]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +526,7 @@ func (x *ProcessSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessSpec.ProtoReflect.Descriptor instead.
 func (*ProcessSpec) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ProcessSpec) GetArgv() []string {
@@ -499,7 +589,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +601,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[6]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +614,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{6}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TerminalSize) GetCols() uint32 {
@@ -570,7 +660,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +672,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[7]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +685,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{7}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Process) GetProcessId() string {
@@ -714,7 +804,7 @@ type CreateProcessRequest struct {
 
 func (x *CreateProcessRequest) Reset() {
 	*x = CreateProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +816,7 @@ func (x *CreateProcessRequest) String() string {
 func (*CreateProcessRequest) ProtoMessage() {}
 
 func (x *CreateProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[8]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +829,7 @@ func (x *CreateProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateProcessRequest.ProtoReflect.Descriptor instead.
 func (*CreateProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{8}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateProcessRequest) GetProcessId() string {
@@ -765,7 +855,7 @@ type CreateProcessResponse struct {
 
 func (x *CreateProcessResponse) Reset() {
 	*x = CreateProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +867,7 @@ func (x *CreateProcessResponse) String() string {
 func (*CreateProcessResponse) ProtoMessage() {}
 
 func (x *CreateProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +880,7 @@ func (x *CreateProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateProcessResponse.ProtoReflect.Descriptor instead.
 func (*CreateProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateProcessResponse) GetProcess() *Process {
@@ -809,7 +899,7 @@ type StartProcessRequest struct {
 
 func (x *StartProcessRequest) Reset() {
 	*x = StartProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +911,7 @@ func (x *StartProcessRequest) String() string {
 func (*StartProcessRequest) ProtoMessage() {}
 
 func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +924,7 @@ func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessRequest.ProtoReflect.Descriptor instead.
 func (*StartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StartProcessRequest) GetProcessId() string {
@@ -853,7 +943,7 @@ type StartProcessResponse struct {
 
 func (x *StartProcessResponse) Reset() {
 	*x = StartProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +955,7 @@ func (x *StartProcessResponse) String() string {
 func (*StartProcessResponse) ProtoMessage() {}
 
 func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +968,7 @@ func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessResponse.ProtoReflect.Descriptor instead.
 func (*StartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StartProcessResponse) GetProcess() *Process {
@@ -897,7 +987,7 @@ type GetProcessRequest struct {
 
 func (x *GetProcessRequest) Reset() {
 	*x = GetProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -909,7 +999,7 @@ func (x *GetProcessRequest) String() string {
 func (*GetProcessRequest) ProtoMessage() {}
 
 func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -922,7 +1012,7 @@ func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessRequest.ProtoReflect.Descriptor instead.
 func (*GetProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetProcessRequest) GetProcessId() string {
@@ -941,7 +1031,7 @@ type GetProcessResponse struct {
 
 func (x *GetProcessResponse) Reset() {
 	*x = GetProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1043,7 @@ func (x *GetProcessResponse) String() string {
 func (*GetProcessResponse) ProtoMessage() {}
 
 func (x *GetProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1056,7 @@ func (x *GetProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessResponse.ProtoReflect.Descriptor instead.
 func (*GetProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetProcessResponse) GetProcess() *Process {
@@ -984,7 +1074,7 @@ type WatchProcessesRequest struct {
 
 func (x *WatchProcessesRequest) Reset() {
 	*x = WatchProcessesRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1086,7 @@ func (x *WatchProcessesRequest) String() string {
 func (*WatchProcessesRequest) ProtoMessage() {}
 
 func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1099,7 @@ func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesRequest.ProtoReflect.Descriptor instead.
 func (*WatchProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 type WatchProcessesResponse struct {
@@ -1025,7 +1115,7 @@ type WatchProcessesResponse struct {
 
 func (x *WatchProcessesResponse) Reset() {
 	*x = WatchProcessesResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1127,7 @@ func (x *WatchProcessesResponse) String() string {
 func (*WatchProcessesResponse) ProtoMessage() {}
 
 func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1140,7 @@ func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesResponse.ProtoReflect.Descriptor instead.
 func (*WatchProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchProcessesResponse) GetEvent() isWatchProcessesResponse_Event {
@@ -1107,7 +1197,7 @@ type StreamPosition struct {
 
 func (x *StreamPosition) Reset() {
 	*x = StreamPosition{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1209,7 @@ func (x *StreamPosition) String() string {
 func (*StreamPosition) ProtoMessage() {}
 
 func (x *StreamPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1222,7 @@ func (x *StreamPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamPosition.ProtoReflect.Descriptor instead.
 func (*StreamPosition) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StreamPosition) GetStream() OutputStream {
@@ -1170,7 +1260,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1182,7 +1272,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1195,7 +1285,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttachRequest) GetProcessId() string {
@@ -1241,7 +1331,7 @@ type AttachResponse struct {
 
 func (x *AttachResponse) Reset() {
 	*x = AttachResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1343,7 @@ func (x *AttachResponse) String() string {
 func (*AttachResponse) ProtoMessage() {}
 
 func (x *AttachResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1356,7 @@ func (x *AttachResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse.ProtoReflect.Descriptor instead.
 func (*AttachResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AttachResponse) GetEvent() isAttachResponse_Event {
@@ -1357,7 +1447,7 @@ type WriteStdinRequest struct {
 
 func (x *WriteStdinRequest) Reset() {
 	*x = WriteStdinRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1459,7 @@ func (x *WriteStdinRequest) String() string {
 func (*WriteStdinRequest) ProtoMessage() {}
 
 func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1472,7 @@ func (x *WriteStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStdinRequest.ProtoReflect.Descriptor instead.
 func (*WriteStdinRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WriteStdinRequest) GetProcessId() string {
@@ -1422,7 +1512,7 @@ type WriteStdinResponse struct {
 
 func (x *WriteStdinResponse) Reset() {
 	*x = WriteStdinResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1524,7 @@ func (x *WriteStdinResponse) String() string {
 func (*WriteStdinResponse) ProtoMessage() {}
 
 func (x *WriteStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1537,7 @@ func (x *WriteStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStdinResponse.ProtoReflect.Descriptor instead.
 func (*WriteStdinResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WriteStdinResponse) GetStdinBytes() uint64 {
@@ -1468,7 +1558,7 @@ type SignalProcessRequest struct {
 
 func (x *SignalProcessRequest) Reset() {
 	*x = SignalProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1570,7 @@ func (x *SignalProcessRequest) String() string {
 func (*SignalProcessRequest) ProtoMessage() {}
 
 func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1583,7 @@ func (x *SignalProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessRequest.ProtoReflect.Descriptor instead.
 func (*SignalProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SignalProcessRequest) GetProcessId() string {
@@ -1519,7 +1609,7 @@ type SignalProcessResponse struct {
 
 func (x *SignalProcessResponse) Reset() {
 	*x = SignalProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1621,7 @@ func (x *SignalProcessResponse) String() string {
 func (*SignalProcessResponse) ProtoMessage() {}
 
 func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1634,7 @@ func (x *SignalProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcessResponse.ProtoReflect.Descriptor instead.
 func (*SignalProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SignalProcessResponse) GetProcess() *Process {
@@ -1564,7 +1654,7 @@ type ResizeProcessRequest struct {
 
 func (x *ResizeProcessRequest) Reset() {
 	*x = ResizeProcessRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1666,7 @@ func (x *ResizeProcessRequest) String() string {
 func (*ResizeProcessRequest) ProtoMessage() {}
 
 func (x *ResizeProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1679,7 @@ func (x *ResizeProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeProcessRequest.ProtoReflect.Descriptor instead.
 func (*ResizeProcessRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResizeProcessRequest) GetProcessId() string {
@@ -1615,7 +1705,7 @@ type ResizeProcessResponse struct {
 
 func (x *ResizeProcessResponse) Reset() {
 	*x = ResizeProcessResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1627,7 +1717,7 @@ func (x *ResizeProcessResponse) String() string {
 func (*ResizeProcessResponse) ProtoMessage() {}
 
 func (x *ResizeProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1640,7 +1730,7 @@ func (x *ResizeProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeProcessResponse.ProtoReflect.Descriptor instead.
 func (*ResizeProcessResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResizeProcessResponse) GetProcess() *Process {
@@ -1661,7 +1751,7 @@ type AckProcessesRequest struct {
 
 func (x *AckProcessesRequest) Reset() {
 	*x = AckProcessesRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1763,7 @@ func (x *AckProcessesRequest) String() string {
 func (*AckProcessesRequest) ProtoMessage() {}
 
 func (x *AckProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1776,7 @@ func (x *AckProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckProcessesRequest.ProtoReflect.Descriptor instead.
 func (*AckProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AckProcessesRequest) GetProcessIds() []string {
@@ -1711,7 +1801,7 @@ type AckProcessesResponse struct {
 
 func (x *AckProcessesResponse) Reset() {
 	*x = AckProcessesResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1813,7 @@ func (x *AckProcessesResponse) String() string {
 func (*AckProcessesResponse) ProtoMessage() {}
 
 func (x *AckProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1826,7 @@ func (x *AckProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckProcessesResponse.ProtoReflect.Descriptor instead.
 func (*AckProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type ShutdownRequest struct {
@@ -1747,7 +1837,7 @@ type ShutdownRequest struct {
 
 func (x *ShutdownRequest) Reset() {
 	*x = ShutdownRequest{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1849,7 @@ func (x *ShutdownRequest) String() string {
 func (*ShutdownRequest) ProtoMessage() {}
 
 func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1862,7 @@ func (x *ShutdownRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownRequest.ProtoReflect.Descriptor instead.
 func (*ShutdownRequest) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 type ShutdownResponse struct {
@@ -1783,7 +1873,7 @@ type ShutdownResponse struct {
 
 func (x *ShutdownResponse) Reset() {
 	*x = ShutdownResponse{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1885,7 @@ func (x *ShutdownResponse) String() string {
 func (*ShutdownResponse) ProtoMessage() {}
 
 func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1898,7 @@ func (x *ShutdownResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShutdownResponse.ProtoReflect.Descriptor instead.
 func (*ShutdownResponse) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 type AttachResponse_Data struct {
@@ -1822,7 +1912,7 @@ type AttachResponse_Data struct {
 
 func (x *AttachResponse_Data) Reset() {
 	*x = AttachResponse_Data{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1834,7 +1924,7 @@ func (x *AttachResponse_Data) String() string {
 func (*AttachResponse_Data) ProtoMessage() {}
 
 func (x *AttachResponse_Data) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1847,7 +1937,7 @@ func (x *AttachResponse_Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse_Data.ProtoReflect.Descriptor instead.
 func (*AttachResponse_Data) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18, 0}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *AttachResponse_Data) GetStream() OutputStream {
@@ -1882,7 +1972,7 @@ type AttachResponse_Gap struct {
 
 func (x *AttachResponse_Gap) Reset() {
 	*x = AttachResponse_Gap{}
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +1984,7 @@ func (x *AttachResponse_Gap) String() string {
 func (*AttachResponse_Gap) ProtoMessage() {}
 
 func (x *AttachResponse_Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_api_proto_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +1997,7 @@ func (x *AttachResponse_Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachResponse_Gap.ProtoReflect.Descriptor instead.
 func (*AttachResponse_Gap) Descriptor() ([]byte, []int) {
-	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{18, 1}
+	return file_api_proto_agent_v1_agent_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *AttachResponse_Gap) GetStream() OutputStream {
@@ -1935,7 +2025,7 @@ var File_api_proto_agent_v1_agent_proto protoreflect.FileDescriptor
 
 const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x1eapi/proto/agent/v1/agent.proto\x12\x0espace.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0e\n" +
+	"\x1eapi/proto/agent/v1/agent.proto\x12\x0espace.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0e\n" +
 	"\fHelloRequest\"q\n" +
 	"\rHelloResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x17\n" +
@@ -1951,7 +2041,11 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x127\n" +
 	"\twall_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bwallTime\x12\x18\n" +
 	"\aentropy\x18\x04 \x01(\fR\aentropy\"\x0e\n" +
-	"\fInitResponse\"\xa6\x02\n" +
+	"\fInitResponse\"?\n" +
+	"\x12AdjustClockRequest\x12)\n" +
+	"\x02by\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x02by\"N\n" +
+	"\x13AdjustClockResponse\x127\n" +
+	"\twall_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\bwallTime\"\xa6\x02\n" +
 	"\vProcessSpec\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x126\n" +
 	"\x03env\x18\x02 \x03(\v2$.space.agent.v1.ProcessSpec.EnvEntryR\x03env\x12\x10\n" +
@@ -2071,10 +2165,11 @@ const file_api_proto_agent_v1_agent_proto_rawDesc = "" +
 	"\x19OUTPUT_STREAM_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14OUTPUT_STREAM_STDOUT\x10\x01\x12\x18\n" +
 	"\x14OUTPUT_STREAM_STDERR\x10\x02\x12\x15\n" +
-	"\x11OUTPUT_STREAM_PTY\x10\x032\x8e\b\n" +
+	"\x11OUTPUT_STREAM_PTY\x10\x032\xe6\b\n" +
 	"\fAgentService\x12D\n" +
 	"\x05Hello\x12\x1c.space.agent.v1.HelloRequest\x1a\x1d.space.agent.v1.HelloResponse\x12A\n" +
-	"\x04Init\x12\x1b.space.agent.v1.InitRequest\x1a\x1c.space.agent.v1.InitResponse\x12\\\n" +
+	"\x04Init\x12\x1b.space.agent.v1.InitRequest\x1a\x1c.space.agent.v1.InitResponse\x12V\n" +
+	"\vAdjustClock\x12\".space.agent.v1.AdjustClockRequest\x1a#.space.agent.v1.AdjustClockResponse\x12\\\n" +
 	"\rCreateProcess\x12$.space.agent.v1.CreateProcessRequest\x1a%.space.agent.v1.CreateProcessResponse\x12Y\n" +
 	"\fStartProcess\x12#.space.agent.v1.StartProcessRequest\x1a$.space.agent.v1.StartProcessResponse\x12S\n" +
 	"\n" +
@@ -2101,7 +2196,7 @@ func file_api_proto_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_api_proto_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_api_proto_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_api_proto_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_api_proto_agent_v1_agent_proto_goTypes = []any{
 	(ProcessState)(0),              // 0: space.agent.v1.ProcessState
 	(OutputStream)(0),              // 1: space.agent.v1.OutputStream
@@ -2110,88 +2205,95 @@ var file_api_proto_agent_v1_agent_proto_goTypes = []any{
 	(*Stage)(nil),                  // 4: space.agent.v1.Stage
 	(*InitRequest)(nil),            // 5: space.agent.v1.InitRequest
 	(*InitResponse)(nil),           // 6: space.agent.v1.InitResponse
-	(*ProcessSpec)(nil),            // 7: space.agent.v1.ProcessSpec
-	(*TerminalSize)(nil),           // 8: space.agent.v1.TerminalSize
-	(*Process)(nil),                // 9: space.agent.v1.Process
-	(*CreateProcessRequest)(nil),   // 10: space.agent.v1.CreateProcessRequest
-	(*CreateProcessResponse)(nil),  // 11: space.agent.v1.CreateProcessResponse
-	(*StartProcessRequest)(nil),    // 12: space.agent.v1.StartProcessRequest
-	(*StartProcessResponse)(nil),   // 13: space.agent.v1.StartProcessResponse
-	(*GetProcessRequest)(nil),      // 14: space.agent.v1.GetProcessRequest
-	(*GetProcessResponse)(nil),     // 15: space.agent.v1.GetProcessResponse
-	(*WatchProcessesRequest)(nil),  // 16: space.agent.v1.WatchProcessesRequest
-	(*WatchProcessesResponse)(nil), // 17: space.agent.v1.WatchProcessesResponse
-	(*StreamPosition)(nil),         // 18: space.agent.v1.StreamPosition
-	(*AttachRequest)(nil),          // 19: space.agent.v1.AttachRequest
-	(*AttachResponse)(nil),         // 20: space.agent.v1.AttachResponse
-	(*WriteStdinRequest)(nil),      // 21: space.agent.v1.WriteStdinRequest
-	(*WriteStdinResponse)(nil),     // 22: space.agent.v1.WriteStdinResponse
-	(*SignalProcessRequest)(nil),   // 23: space.agent.v1.SignalProcessRequest
-	(*SignalProcessResponse)(nil),  // 24: space.agent.v1.SignalProcessResponse
-	(*ResizeProcessRequest)(nil),   // 25: space.agent.v1.ResizeProcessRequest
-	(*ResizeProcessResponse)(nil),  // 26: space.agent.v1.ResizeProcessResponse
-	(*AckProcessesRequest)(nil),    // 27: space.agent.v1.AckProcessesRequest
-	(*AckProcessesResponse)(nil),   // 28: space.agent.v1.AckProcessesResponse
-	(*ShutdownRequest)(nil),        // 29: space.agent.v1.ShutdownRequest
-	(*ShutdownResponse)(nil),       // 30: space.agent.v1.ShutdownResponse
-	nil,                            // 31: space.agent.v1.ProcessSpec.EnvEntry
-	(*AttachResponse_Data)(nil),    // 32: space.agent.v1.AttachResponse.Data
-	(*AttachResponse_Gap)(nil),     // 33: space.agent.v1.AttachResponse.Gap
-	(*timestamppb.Timestamp)(nil),  // 34: google.protobuf.Timestamp
+	(*AdjustClockRequest)(nil),     // 7: space.agent.v1.AdjustClockRequest
+	(*AdjustClockResponse)(nil),    // 8: space.agent.v1.AdjustClockResponse
+	(*ProcessSpec)(nil),            // 9: space.agent.v1.ProcessSpec
+	(*TerminalSize)(nil),           // 10: space.agent.v1.TerminalSize
+	(*Process)(nil),                // 11: space.agent.v1.Process
+	(*CreateProcessRequest)(nil),   // 12: space.agent.v1.CreateProcessRequest
+	(*CreateProcessResponse)(nil),  // 13: space.agent.v1.CreateProcessResponse
+	(*StartProcessRequest)(nil),    // 14: space.agent.v1.StartProcessRequest
+	(*StartProcessResponse)(nil),   // 15: space.agent.v1.StartProcessResponse
+	(*GetProcessRequest)(nil),      // 16: space.agent.v1.GetProcessRequest
+	(*GetProcessResponse)(nil),     // 17: space.agent.v1.GetProcessResponse
+	(*WatchProcessesRequest)(nil),  // 18: space.agent.v1.WatchProcessesRequest
+	(*WatchProcessesResponse)(nil), // 19: space.agent.v1.WatchProcessesResponse
+	(*StreamPosition)(nil),         // 20: space.agent.v1.StreamPosition
+	(*AttachRequest)(nil),          // 21: space.agent.v1.AttachRequest
+	(*AttachResponse)(nil),         // 22: space.agent.v1.AttachResponse
+	(*WriteStdinRequest)(nil),      // 23: space.agent.v1.WriteStdinRequest
+	(*WriteStdinResponse)(nil),     // 24: space.agent.v1.WriteStdinResponse
+	(*SignalProcessRequest)(nil),   // 25: space.agent.v1.SignalProcessRequest
+	(*SignalProcessResponse)(nil),  // 26: space.agent.v1.SignalProcessResponse
+	(*ResizeProcessRequest)(nil),   // 27: space.agent.v1.ResizeProcessRequest
+	(*ResizeProcessResponse)(nil),  // 28: space.agent.v1.ResizeProcessResponse
+	(*AckProcessesRequest)(nil),    // 29: space.agent.v1.AckProcessesRequest
+	(*AckProcessesResponse)(nil),   // 30: space.agent.v1.AckProcessesResponse
+	(*ShutdownRequest)(nil),        // 31: space.agent.v1.ShutdownRequest
+	(*ShutdownResponse)(nil),       // 32: space.agent.v1.ShutdownResponse
+	nil,                            // 33: space.agent.v1.ProcessSpec.EnvEntry
+	(*AttachResponse_Data)(nil),    // 34: space.agent.v1.AttachResponse.Data
+	(*AttachResponse_Gap)(nil),     // 35: space.agent.v1.AttachResponse.Gap
+	(*timestamppb.Timestamp)(nil),  // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 37: google.protobuf.Duration
 }
 var file_api_proto_agent_v1_agent_proto_depIdxs = []int32{
 	4,  // 0: space.agent.v1.HelloResponse.stages:type_name -> space.agent.v1.Stage
-	34, // 1: space.agent.v1.InitRequest.wall_time:type_name -> google.protobuf.Timestamp
-	31, // 2: space.agent.v1.ProcessSpec.env:type_name -> space.agent.v1.ProcessSpec.EnvEntry
-	8,  // 3: space.agent.v1.ProcessSpec.pty:type_name -> space.agent.v1.TerminalSize
-	0,  // 4: space.agent.v1.Process.state:type_name -> space.agent.v1.ProcessState
-	34, // 5: space.agent.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	34, // 6: space.agent.v1.Process.ended_at:type_name -> google.protobuf.Timestamp
-	7,  // 7: space.agent.v1.CreateProcessRequest.spec:type_name -> space.agent.v1.ProcessSpec
-	9,  // 8: space.agent.v1.CreateProcessResponse.process:type_name -> space.agent.v1.Process
-	9,  // 9: space.agent.v1.StartProcessResponse.process:type_name -> space.agent.v1.Process
-	9,  // 10: space.agent.v1.GetProcessResponse.process:type_name -> space.agent.v1.Process
-	9,  // 11: space.agent.v1.WatchProcessesResponse.process:type_name -> space.agent.v1.Process
-	1,  // 12: space.agent.v1.StreamPosition.stream:type_name -> space.agent.v1.OutputStream
-	18, // 13: space.agent.v1.AttachRequest.positions:type_name -> space.agent.v1.StreamPosition
-	9,  // 14: space.agent.v1.AttachResponse.started:type_name -> space.agent.v1.Process
-	32, // 15: space.agent.v1.AttachResponse.data:type_name -> space.agent.v1.AttachResponse.Data
-	33, // 16: space.agent.v1.AttachResponse.gap:type_name -> space.agent.v1.AttachResponse.Gap
-	9,  // 17: space.agent.v1.AttachResponse.exit:type_name -> space.agent.v1.Process
-	9,  // 18: space.agent.v1.SignalProcessResponse.process:type_name -> space.agent.v1.Process
-	8,  // 19: space.agent.v1.ResizeProcessRequest.size:type_name -> space.agent.v1.TerminalSize
-	9,  // 20: space.agent.v1.ResizeProcessResponse.process:type_name -> space.agent.v1.Process
-	1,  // 21: space.agent.v1.AttachResponse.Data.stream:type_name -> space.agent.v1.OutputStream
-	1,  // 22: space.agent.v1.AttachResponse.Gap.stream:type_name -> space.agent.v1.OutputStream
-	2,  // 23: space.agent.v1.AgentService.Hello:input_type -> space.agent.v1.HelloRequest
-	5,  // 24: space.agent.v1.AgentService.Init:input_type -> space.agent.v1.InitRequest
-	10, // 25: space.agent.v1.AgentService.CreateProcess:input_type -> space.agent.v1.CreateProcessRequest
-	12, // 26: space.agent.v1.AgentService.StartProcess:input_type -> space.agent.v1.StartProcessRequest
-	14, // 27: space.agent.v1.AgentService.GetProcess:input_type -> space.agent.v1.GetProcessRequest
-	16, // 28: space.agent.v1.AgentService.WatchProcesses:input_type -> space.agent.v1.WatchProcessesRequest
-	19, // 29: space.agent.v1.AgentService.Attach:input_type -> space.agent.v1.AttachRequest
-	21, // 30: space.agent.v1.AgentService.WriteStdin:input_type -> space.agent.v1.WriteStdinRequest
-	23, // 31: space.agent.v1.AgentService.SignalProcess:input_type -> space.agent.v1.SignalProcessRequest
-	25, // 32: space.agent.v1.AgentService.ResizeProcess:input_type -> space.agent.v1.ResizeProcessRequest
-	27, // 33: space.agent.v1.AgentService.AckProcesses:input_type -> space.agent.v1.AckProcessesRequest
-	29, // 34: space.agent.v1.AgentService.Shutdown:input_type -> space.agent.v1.ShutdownRequest
-	3,  // 35: space.agent.v1.AgentService.Hello:output_type -> space.agent.v1.HelloResponse
-	6,  // 36: space.agent.v1.AgentService.Init:output_type -> space.agent.v1.InitResponse
-	11, // 37: space.agent.v1.AgentService.CreateProcess:output_type -> space.agent.v1.CreateProcessResponse
-	13, // 38: space.agent.v1.AgentService.StartProcess:output_type -> space.agent.v1.StartProcessResponse
-	15, // 39: space.agent.v1.AgentService.GetProcess:output_type -> space.agent.v1.GetProcessResponse
-	17, // 40: space.agent.v1.AgentService.WatchProcesses:output_type -> space.agent.v1.WatchProcessesResponse
-	20, // 41: space.agent.v1.AgentService.Attach:output_type -> space.agent.v1.AttachResponse
-	22, // 42: space.agent.v1.AgentService.WriteStdin:output_type -> space.agent.v1.WriteStdinResponse
-	24, // 43: space.agent.v1.AgentService.SignalProcess:output_type -> space.agent.v1.SignalProcessResponse
-	26, // 44: space.agent.v1.AgentService.ResizeProcess:output_type -> space.agent.v1.ResizeProcessResponse
-	28, // 45: space.agent.v1.AgentService.AckProcesses:output_type -> space.agent.v1.AckProcessesResponse
-	30, // 46: space.agent.v1.AgentService.Shutdown:output_type -> space.agent.v1.ShutdownResponse
-	35, // [35:47] is the sub-list for method output_type
-	23, // [23:35] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	36, // 1: space.agent.v1.InitRequest.wall_time:type_name -> google.protobuf.Timestamp
+	37, // 2: space.agent.v1.AdjustClockRequest.by:type_name -> google.protobuf.Duration
+	36, // 3: space.agent.v1.AdjustClockResponse.wall_time:type_name -> google.protobuf.Timestamp
+	33, // 4: space.agent.v1.ProcessSpec.env:type_name -> space.agent.v1.ProcessSpec.EnvEntry
+	10, // 5: space.agent.v1.ProcessSpec.pty:type_name -> space.agent.v1.TerminalSize
+	0,  // 6: space.agent.v1.Process.state:type_name -> space.agent.v1.ProcessState
+	36, // 7: space.agent.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	36, // 8: space.agent.v1.Process.ended_at:type_name -> google.protobuf.Timestamp
+	9,  // 9: space.agent.v1.CreateProcessRequest.spec:type_name -> space.agent.v1.ProcessSpec
+	11, // 10: space.agent.v1.CreateProcessResponse.process:type_name -> space.agent.v1.Process
+	11, // 11: space.agent.v1.StartProcessResponse.process:type_name -> space.agent.v1.Process
+	11, // 12: space.agent.v1.GetProcessResponse.process:type_name -> space.agent.v1.Process
+	11, // 13: space.agent.v1.WatchProcessesResponse.process:type_name -> space.agent.v1.Process
+	1,  // 14: space.agent.v1.StreamPosition.stream:type_name -> space.agent.v1.OutputStream
+	20, // 15: space.agent.v1.AttachRequest.positions:type_name -> space.agent.v1.StreamPosition
+	11, // 16: space.agent.v1.AttachResponse.started:type_name -> space.agent.v1.Process
+	34, // 17: space.agent.v1.AttachResponse.data:type_name -> space.agent.v1.AttachResponse.Data
+	35, // 18: space.agent.v1.AttachResponse.gap:type_name -> space.agent.v1.AttachResponse.Gap
+	11, // 19: space.agent.v1.AttachResponse.exit:type_name -> space.agent.v1.Process
+	11, // 20: space.agent.v1.SignalProcessResponse.process:type_name -> space.agent.v1.Process
+	10, // 21: space.agent.v1.ResizeProcessRequest.size:type_name -> space.agent.v1.TerminalSize
+	11, // 22: space.agent.v1.ResizeProcessResponse.process:type_name -> space.agent.v1.Process
+	1,  // 23: space.agent.v1.AttachResponse.Data.stream:type_name -> space.agent.v1.OutputStream
+	1,  // 24: space.agent.v1.AttachResponse.Gap.stream:type_name -> space.agent.v1.OutputStream
+	2,  // 25: space.agent.v1.AgentService.Hello:input_type -> space.agent.v1.HelloRequest
+	5,  // 26: space.agent.v1.AgentService.Init:input_type -> space.agent.v1.InitRequest
+	7,  // 27: space.agent.v1.AgentService.AdjustClock:input_type -> space.agent.v1.AdjustClockRequest
+	12, // 28: space.agent.v1.AgentService.CreateProcess:input_type -> space.agent.v1.CreateProcessRequest
+	14, // 29: space.agent.v1.AgentService.StartProcess:input_type -> space.agent.v1.StartProcessRequest
+	16, // 30: space.agent.v1.AgentService.GetProcess:input_type -> space.agent.v1.GetProcessRequest
+	18, // 31: space.agent.v1.AgentService.WatchProcesses:input_type -> space.agent.v1.WatchProcessesRequest
+	21, // 32: space.agent.v1.AgentService.Attach:input_type -> space.agent.v1.AttachRequest
+	23, // 33: space.agent.v1.AgentService.WriteStdin:input_type -> space.agent.v1.WriteStdinRequest
+	25, // 34: space.agent.v1.AgentService.SignalProcess:input_type -> space.agent.v1.SignalProcessRequest
+	27, // 35: space.agent.v1.AgentService.ResizeProcess:input_type -> space.agent.v1.ResizeProcessRequest
+	29, // 36: space.agent.v1.AgentService.AckProcesses:input_type -> space.agent.v1.AckProcessesRequest
+	31, // 37: space.agent.v1.AgentService.Shutdown:input_type -> space.agent.v1.ShutdownRequest
+	3,  // 38: space.agent.v1.AgentService.Hello:output_type -> space.agent.v1.HelloResponse
+	6,  // 39: space.agent.v1.AgentService.Init:output_type -> space.agent.v1.InitResponse
+	8,  // 40: space.agent.v1.AgentService.AdjustClock:output_type -> space.agent.v1.AdjustClockResponse
+	13, // 41: space.agent.v1.AgentService.CreateProcess:output_type -> space.agent.v1.CreateProcessResponse
+	15, // 42: space.agent.v1.AgentService.StartProcess:output_type -> space.agent.v1.StartProcessResponse
+	17, // 43: space.agent.v1.AgentService.GetProcess:output_type -> space.agent.v1.GetProcessResponse
+	19, // 44: space.agent.v1.AgentService.WatchProcesses:output_type -> space.agent.v1.WatchProcessesResponse
+	22, // 45: space.agent.v1.AgentService.Attach:output_type -> space.agent.v1.AttachResponse
+	24, // 46: space.agent.v1.AgentService.WriteStdin:output_type -> space.agent.v1.WriteStdinResponse
+	26, // 47: space.agent.v1.AgentService.SignalProcess:output_type -> space.agent.v1.SignalProcessResponse
+	28, // 48: space.agent.v1.AgentService.ResizeProcess:output_type -> space.agent.v1.ResizeProcessResponse
+	30, // 49: space.agent.v1.AgentService.AckProcesses:output_type -> space.agent.v1.AckProcessesResponse
+	32, // 50: space.agent.v1.AgentService.Shutdown:output_type -> space.agent.v1.ShutdownResponse
+	38, // [38:51] is the sub-list for method output_type
+	25, // [25:38] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_api_proto_agent_v1_agent_proto_init() }
@@ -2199,24 +2301,24 @@ func file_api_proto_agent_v1_agent_proto_init() {
 	if File_api_proto_agent_v1_agent_proto != nil {
 		return
 	}
-	file_api_proto_agent_v1_agent_proto_msgTypes[15].OneofWrappers = []any{
+	file_api_proto_agent_v1_agent_proto_msgTypes[17].OneofWrappers = []any{
 		(*WatchProcessesResponse_Process)(nil),
 		(*WatchProcessesResponse_Synced)(nil),
 	}
-	file_api_proto_agent_v1_agent_proto_msgTypes[18].OneofWrappers = []any{
+	file_api_proto_agent_v1_agent_proto_msgTypes[20].OneofWrappers = []any{
 		(*AttachResponse_Started)(nil),
 		(*AttachResponse_Data_)(nil),
 		(*AttachResponse_Gap_)(nil),
 		(*AttachResponse_Exit)(nil),
 	}
-	file_api_proto_agent_v1_agent_proto_msgTypes[19].OneofWrappers = []any{}
+	file_api_proto_agent_v1_agent_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_api_proto_agent_v1_agent_proto_rawDesc), len(file_api_proto_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,7 +45,9 @@ func New(cfg Config) (*agent.Server, error) {
 type machine struct{ powerOff func() }
 
 func (*machine) SetHostname(string) error { return nil }
-func (*machine) SetClock(time.Time) error { return nil }
-func (*machine) AddEntropy([]byte) error  { return nil }
-func (*machine) UserGroup() int           { return -1 }
-func (m *machine) Shutdown()              { m.powerOff() }
+func (*machine) Now() time.Time                  { return time.Now() }
+func (*machine) SetClock(time.Time) error        { return nil }
+func (*machine) AdjustClock(time.Duration) error { return nil }
+func (*machine) AddEntropy([]byte) error         { return nil }
+func (*machine) UserGroup() int                  { return -1 }
+func (m *machine) Shutdown()                     { m.powerOff() }

@@ -40,6 +40,9 @@ const (
 	AgentServiceHelloProcedure = "/space.agent.v1.AgentService/Hello"
 	// AgentServiceInitProcedure is the fully-qualified name of the AgentService's Init RPC.
 	AgentServiceInitProcedure = "/space.agent.v1.AgentService/Init"
+	// AgentServiceAdjustClockProcedure is the fully-qualified name of the AgentService's AdjustClock
+	// RPC.
+	AgentServiceAdjustClockProcedure = "/space.agent.v1.AgentService/AdjustClock"
 	// AgentServiceCreateProcessProcedure is the fully-qualified name of the AgentService's
 	// CreateProcess RPC.
 	AgentServiceCreateProcessProcedure = "/space.agent.v1.AgentService/CreateProcess"
@@ -72,8 +75,12 @@ const (
 type AgentServiceClient interface {
 	// Hello answers as soon as the agent listens; it changes nothing.
 	Hello(context.Context, *connect.Request[v1.HelloRequest]) (*connect.Response[v1.HelloResponse], error)
-	// Init gives the machine its identity: host name, clock, entropy. Idempotent by generation.
+	// Init gives the machine its identity: host name, clock, entropy. Called again with the same generation, as after each
+	// pause, it sets the clock and adds entropy only.
 	Init(context.Context, *connect.Request[v1.InitRequest]) (*connect.Response[v1.InitResponse], error)
+	// AdjustClock moves the wall clock by an amount that the gateway has measured: slowly when it is small, at once when it
+	// is not. Without an amount it only tells the time.
+	AdjustClock(context.Context, *connect.Request[v1.AdjustClockRequest]) (*connect.Response[v1.AdjustClockResponse], error)
 	// CreateProcess registers a process without starting it. Creating an existing id with the same spec succeeds.
 	CreateProcess(context.Context, *connect.Request[v1.CreateProcessRequest]) (*connect.Response[v1.CreateProcessResponse], error)
 	// StartProcess starts a created process; for one that was started before it changes nothing.
@@ -117,6 +124,12 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			httpClient,
 			baseURL+AgentServiceInitProcedure,
 			connect.WithSchema(agentServiceMethods.ByName("Init")),
+			connect.WithClientOptions(opts...),
+		),
+		adjustClock: connect.NewClient[v1.AdjustClockRequest, v1.AdjustClockResponse](
+			httpClient,
+			baseURL+AgentServiceAdjustClockProcedure,
+			connect.WithSchema(agentServiceMethods.ByName("AdjustClock")),
 			connect.WithClientOptions(opts...),
 		),
 		createProcess: connect.NewClient[v1.CreateProcessRequest, v1.CreateProcessResponse](
@@ -186,6 +199,7 @@ func NewAgentServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 type agentServiceClient struct {
 	hello          *connect.Client[v1.HelloRequest, v1.HelloResponse]
 	init           *connect.Client[v1.InitRequest, v1.InitResponse]
+	adjustClock    *connect.Client[v1.AdjustClockRequest, v1.AdjustClockResponse]
 	createProcess  *connect.Client[v1.CreateProcessRequest, v1.CreateProcessResponse]
 	startProcess   *connect.Client[v1.StartProcessRequest, v1.StartProcessResponse]
 	getProcess     *connect.Client[v1.GetProcessRequest, v1.GetProcessResponse]
@@ -206,6 +220,11 @@ func (c *agentServiceClient) Hello(ctx context.Context, req *connect.Request[v1.
 // Init calls space.agent.v1.AgentService.Init.
 func (c *agentServiceClient) Init(ctx context.Context, req *connect.Request[v1.InitRequest]) (*connect.Response[v1.InitResponse], error) {
 	return c.init.CallUnary(ctx, req)
+}
+
+// AdjustClock calls space.agent.v1.AgentService.AdjustClock.
+func (c *agentServiceClient) AdjustClock(ctx context.Context, req *connect.Request[v1.AdjustClockRequest]) (*connect.Response[v1.AdjustClockResponse], error) {
+	return c.adjustClock.CallUnary(ctx, req)
 }
 
 // CreateProcess calls space.agent.v1.AgentService.CreateProcess.
@@ -262,8 +281,12 @@ func (c *agentServiceClient) Shutdown(ctx context.Context, req *connect.Request[
 type AgentServiceHandler interface {
 	// Hello answers as soon as the agent listens; it changes nothing.
 	Hello(context.Context, *connect.Request[v1.HelloRequest]) (*connect.Response[v1.HelloResponse], error)
-	// Init gives the machine its identity: host name, clock, entropy. Idempotent by generation.
+	// Init gives the machine its identity: host name, clock, entropy. Called again with the same generation, as after each
+	// pause, it sets the clock and adds entropy only.
 	Init(context.Context, *connect.Request[v1.InitRequest]) (*connect.Response[v1.InitResponse], error)
+	// AdjustClock moves the wall clock by an amount that the gateway has measured: slowly when it is small, at once when it
+	// is not. Without an amount it only tells the time.
+	AdjustClock(context.Context, *connect.Request[v1.AdjustClockRequest]) (*connect.Response[v1.AdjustClockResponse], error)
 	// CreateProcess registers a process without starting it. Creating an existing id with the same spec succeeds.
 	CreateProcess(context.Context, *connect.Request[v1.CreateProcessRequest]) (*connect.Response[v1.CreateProcessResponse], error)
 	// StartProcess starts a created process; for one that was started before it changes nothing.
@@ -303,6 +326,12 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 		AgentServiceInitProcedure,
 		svc.Init,
 		connect.WithSchema(agentServiceMethods.ByName("Init")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentServiceAdjustClockHandler := connect.NewUnaryHandler(
+		AgentServiceAdjustClockProcedure,
+		svc.AdjustClock,
+		connect.WithSchema(agentServiceMethods.ByName("AdjustClock")),
 		connect.WithHandlerOptions(opts...),
 	)
 	agentServiceCreateProcessHandler := connect.NewUnaryHandler(
@@ -371,6 +400,8 @@ func NewAgentServiceHandler(svc AgentServiceHandler, opts ...connect.HandlerOpti
 			agentServiceHelloHandler.ServeHTTP(w, r)
 		case AgentServiceInitProcedure:
 			agentServiceInitHandler.ServeHTTP(w, r)
+		case AgentServiceAdjustClockProcedure:
+			agentServiceAdjustClockHandler.ServeHTTP(w, r)
 		case AgentServiceCreateProcessProcedure:
 			agentServiceCreateProcessHandler.ServeHTTP(w, r)
 		case AgentServiceStartProcessProcedure:
@@ -406,6 +437,10 @@ func (UnimplementedAgentServiceHandler) Hello(context.Context, *connect.Request[
 
 func (UnimplementedAgentServiceHandler) Init(context.Context, *connect.Request[v1.InitRequest]) (*connect.Response[v1.InitResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.agent.v1.AgentService.Init is not implemented"))
+}
+
+func (UnimplementedAgentServiceHandler) AdjustClock(context.Context, *connect.Request[v1.AdjustClockRequest]) (*connect.Response[v1.AdjustClockResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("space.agent.v1.AgentService.AdjustClock is not implemented"))
 }
 
 func (UnimplementedAgentServiceHandler) CreateProcess(context.Context, *connect.Request[v1.CreateProcessRequest]) (*connect.Response[v1.CreateProcessResponse], error) {
