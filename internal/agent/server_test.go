@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
@@ -304,18 +305,41 @@ func TestHelloAndInit(t *testing.T) {
 	wantCode(t, call(2, "Box!", 64), sandbox.CodeInvalidArgument)
 	wantCode(t, call(2, "box", 16), sandbox.CodeInvalidArgument)
 	wantCode(t, call(2, "box", 64), "")
-	wantCode(t, call(2, "other", 64), "")
+	now = now.Add(time.Hour) // the machine goes on after a pause
+	wantCode(t, call(2, "other", 32), "")
 	wantCode(t, call(1, "box", 64), sandbox.CodeInvalidState)
 	if n := f.machine.inits.Load(); n != 1 {
-		t.Errorf("the machine was initialised %d times", n)
+		t.Errorf("the machine was named %d times", n)
 	}
-	if f.machine.hostname.Load() != "box" || !f.machine.clock.Load().(time.Time).Equal(now) || f.machine.entropy.Load() != 64 {
+	if f.machine.hostname.Load() != "box" || !f.machine.clock.Load().(time.Time).Equal(now) || f.machine.entropy.Load() != 32 {
 		t.Errorf("the machine got %v, %v, %d", f.machine.hostname.Load(), f.machine.clock.Load(), f.machine.entropy.Load())
 	}
 	wantCode(t, call(3, "later", 32), "")
 	if f.machine.hostname.Load() != "later" {
 		t.Error("a later generation did not get its host name")
 	}
+}
+
+func TestAdjustClock(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, nil)
+	call := func(by *durationpb.Duration) (time.Duration, error) {
+		res, err := f.agent.AdjustClock(t.Context(), connect.NewRequest(&agentv1.AdjustClockRequest{By: by}))
+		if err != nil {
+			return 0, err
+		}
+		return time.Until(res.Msg.GetWallTime().AsTime()).Round(time.Minute), nil
+	}
+	for _, row := range []struct {
+		by   *durationpb.Duration
+		want time.Duration // ahead of the host's
+	}{{nil, 0}, {durationpb.New(time.Hour), time.Hour}, {durationpb.New(-2 * time.Hour), -time.Hour}, {durationpb.New(0), -time.Hour}} {
+		if ahead, err := call(row.by); err != nil || ahead != row.want {
+			t.Errorf("by %v: %v ahead, %v", row.by, ahead, err)
+		}
+	}
+	_, err := call(&durationpb.Duration{Seconds: 1, Nanos: -1})
+	wantCode(t, err, sandbox.CodeInvalidArgument)
 }
 
 func TestShutdownComesAfterTheAnswer(t *testing.T) {

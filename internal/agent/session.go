@@ -58,8 +58,7 @@ func (t *table) session(p *process, ends pipes, timeout time.Duration, exited <-
 		pumps.Go(func() { pump(f, p.output, which) })
 	}
 	if timeout > 0 {
-		timer := time.AfterFunc(timeout, p.expire)
-		defer timer.Stop()
+		defer startDeadline(timeout, time.Now, p.expire).stop()
 	}
 	exit := <-exited
 	at := time.Now()

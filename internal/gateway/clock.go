@@ -25,7 +25,8 @@ func (g *Gateway) keepClock(ctx context.Context, rt reached) {
 		}
 		rt.clockDue = time.Now().Add(g.deps.ClockEvery*9/10 + rand.N(g.deps.ClockEvery/5+1)) // not all guests at once
 		off, err := g.adjustClock(ctx, rt)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // not known: the next watch asks again
+			rt.clockDue = time.Now().Add(min(clockSlowest, g.deps.ClockEvery))
 			return
 		}
 		if err != nil || off != 0 {

@@ -62,6 +62,7 @@ type world struct {
 	t      testing.TB
 	signer *auth.Signer
 	dir    string
+	change func(*Deps) // nil: as they are
 
 	mu       sync.Mutex
 	boxes    map[sandbox.ID]*box
@@ -104,14 +105,17 @@ func (l *consoleLog) String() string {
 	return l.text.String()
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t testing.TB) *world { return newWorldWith(t, nil) }
+
+// newWorldWith makes a world whose gateways get other dependencies.
+func newWorldWith(t testing.TB, change func(*Deps)) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gw")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := &world{t: t, signer: auth.NewSigner(), dir: dir, boxes: map[sandbox.ID]*box{}}
+	w := &world{t: t, signer: auth.NewSigner(), dir: dir, change: change, boxes: map[sandbox.ID]*box{}}
 	w.start()
 	t.Cleanup(func() { w.stop() })
 	return w
@@ -120,7 +124,11 @@ func newWorld(t testing.TB) *world {
 // start runs a gateway on its sockets.
 func (w *world) start() {
 	w.t.Helper()
-	w.g = New(Deps{DialAgent: w.dial, Logger: slog.New(slog.DiscardHandler), Limits: ingress.Limits{GuestPatience: 2 * time.Second}})
+	deps := Deps{DialAgent: w.dial, Logger: slog.New(slog.DiscardHandler), Limits: ingress.Limits{GuestPatience: 2 * time.Second}}
+	if w.change != nil {
+		w.change(&deps)
+	}
+	w.g = New(deps)
 	path := filepath.Join(w.dir, "g")
 	l, err := rpc.Listen("unix", path, -1)
 	if err != nil {

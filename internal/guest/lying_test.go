@@ -25,6 +25,7 @@ type lyingAgent struct {
 	agentv1connect.UnimplementedAgentServiceHandler
 	hello   *agentv1.HelloResponse
 	process *agentv1.Process
+	clock   *timestamppb.Timestamp
 	stdin   uint64
 	fail    error
 	attach  func(context.Context, *connectrpc.ServerStream[agentv1.AttachResponse]) error
@@ -33,6 +34,10 @@ type lyingAgent struct {
 
 func (l *lyingAgent) Hello(context.Context, *connectrpc.Request[agentv1.HelloRequest]) (*connectrpc.Response[agentv1.HelloResponse], error) {
 	return connectrpc.NewResponse(l.hello), l.fail
+}
+
+func (l *lyingAgent) AdjustClock(context.Context, *connectrpc.Request[agentv1.AdjustClockRequest]) (*connectrpc.Response[agentv1.AdjustClockResponse], error) {
+	return connectrpc.NewResponse(&agentv1.AdjustClockResponse{WallTime: l.clock}), l.fail
 }
 
 func (l *lyingAgent) GetProcess(context.Context, *connectrpc.Request[agentv1.GetProcessRequest]) (*connectrpc.Response[agentv1.GetProcessResponse], error) {
@@ -304,5 +309,19 @@ func TestLyingFiles(t *testing.T) {
 	defer f.Body.Close()
 	if _, err := io.Copy(io.Discard, f.Body); err == nil {
 		t.Error("a file that was cut off looks whole")
+	}
+}
+
+// TestLyingClocks: a time is a time or a fault; what it says is the guest's own affair.
+func TestLyingClocks(t *testing.T) {
+	t.Parallel()
+	for name, clock := range map[string]*timestamppb.Timestamp{"none": nil, "bad": badTime()} {
+		if _, err := serveLiar(t, &lyingAgent{clock: clock}).AdjustClock(t.Context(), 0); sandbox.CodeOf(err) != sandbox.CodeGuestFault {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	last := &timestamppb.Timestamp{Seconds: 253402300799}
+	if now, err := serveLiar(t, &lyingAgent{clock: last}).AdjustClock(t.Context(), -1<<63); err != nil || now.Year() != 9999 {
+		t.Errorf("%v, %v", now, err)
 	}
 }

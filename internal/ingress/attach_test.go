@@ -226,6 +226,8 @@ func TestEndOfLifeIsToldByCloseCode(t *testing.T) {
 	}{
 		"lost":    {&LostError{Reason: "vmm_exit"}, 4003, "vmm_exit"},
 		"long":    {&LostError{Reason: strings.Repeat("ü", 100)}, 4003, strings.Repeat("ü", 61)},
+		"paused":  {&PausedError{Reason: "paused"}, 4002, "paused"},
+		"full":    {&PausedError{Reason: "pool_full"}, 4002, "pool_full"},
 		"restart": {ErrRestart, websocket.StatusServiceRestart, "restarting"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -237,6 +239,24 @@ func TestEndOfLifeIsToldByCloseCode(t *testing.T) {
 				t.Errorf("closed with %v", closed)
 			}
 		})
+	}
+}
+
+// TestPauseWhileInputWaits: the calls that fail with the pause are no reason of their own.
+func TestPauseWhileInputWaits(t *testing.T) {
+	t.Parallel()
+	for range 20 {
+		p := newPlane(t, Limits{})
+		c := p.attach(t, "")
+		hold := make(chan struct{})
+		p.guest.edit(func() { p.guest.hold = hold })
+		c.send(apiv1.ChannelStdin, "waits")
+		p.end(&PausedError{Reason: "paused"})
+		p.guest.edit(func() { p.guest.broken = sandbox.Errorf(sandbox.CodeUnavailable, "the connection is closed") })
+		close(hold)
+		if closed := c.rest(); closed.Code != apiv1.CloseStopped {
+			t.Errorf("closed with %v", closed)
+		}
 	}
 }
 

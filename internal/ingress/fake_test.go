@@ -101,6 +101,9 @@ func (g *fakeGuest) WriteStdin(ctx context.Context, req *agentv1.WriteStdinReque
 	}
 	var err error
 	g.edit(func() {
+		if err = g.broken; err != nil {
+			return
+		}
 		if g.proc.StdinClosed {
 			err = sandbox.Errorf(sandbox.CodeStdinClosed, "standard input is closed")
 			return

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 func (p *plane) output(t *testing.T, query string) *http.Response {
@@ -83,6 +84,7 @@ func TestOutputIsCutWhenItCannotBeComplete(t *testing.T) {
 			p.guest.edit(func() { p.guest.out[stdout], p.guest.dropped[stdout] = []byte("first 0123456789"), 10 })
 		},
 		"sandbox lost":    func(p *plane) { p.end(&LostError{Reason: "vmm_exit"}) },
+		"sandbox paused":  func(p *plane) { p.end(&PausedError{Reason: "paused"}) },
 		"gateway restart": func(p *plane) { p.end(ErrRestart) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -98,6 +100,19 @@ func TestOutputIsCutWhenItCannotBeComplete(t *testing.T) {
 				t.Errorf("the body ended with %q, %v", rest, err)
 			}
 		})
+	}
+}
+
+func TestOutputOfAPausedSandboxIsAnAnswer(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t, Limits{})
+	p.guest.script = []*agentv1.AttachResponse{startedEvent(p.guest.state())} // then the stream breaks
+	p.guest.edit(func() { p.guest.broken = sandbox.Errorf(sandbox.CodeUnavailable, "nobody is there") })
+	p.end(&PausedError{SandboxID: p.claims.SandboxID, Reason: "paused"})
+	resp, form := p.ask(t, "GET", "/v1/commands/"+string(p.claims.CommandID)+"/output?follow=true",
+		http.Header{"Authorization": {"Bearer " + p.token(t, nil)}})
+	if resp.StatusCode != 409 || form.Code != "invalid_state" || form.Remedy != "resume it: space resume "+string(p.claims.SandboxID) {
+		t.Errorf("status %d, form %+v", resp.StatusCode, form)
 	}
 }
 

@@ -44,7 +44,7 @@ func New(cfg Config) (*agent.Server, error) {
 // machine succeeds at what it does not do, so that everything above goes on as with a real guest.
 type machine struct{ powerOff func() }
 
-func (*machine) SetHostname(string) error { return nil }
+func (*machine) SetHostname(string) error        { return nil }
 func (*machine) Now() time.Time                  { return time.Now() }
 func (*machine) SetClock(time.Time) error        { return nil }
 func (*machine) AdjustClock(time.Duration) error { return nil }
