@@ -33,6 +33,11 @@ type AttachOptions struct {
 	// OnGap, when not nil, is told that the bytes from <= n < to of a stream are gone: the command wrote more than is
 	// kept before they were read.
 	OnGap func(channel byte, from, to uint64)
+	// OnPaused, when not nil, is told that the sandbox stands still, and why: "paused", or "pool_full" when the host's disk
+	// pool is full. The attachment waits until the sandbox goes on, and goes on itself where it was; an error of OnPaused,
+	// such as ErrPaused, ends it instead. OnResumed, when not nil, is told that it goes on.
+	OnPaused  func(reason string) error
+	OnResumed func()
 	// Token, when not nil, is used for the first connection instead of asking for one.
 	Token *apiv1.Attach
 }
@@ -72,9 +77,9 @@ type position struct {
 }
 
 // Attach follows a command session, starting its process if that has not been done. It returns when the session is
-// attached, or with the error that keeps it from being so. When the connection breaks, it is made again, and goes on
-// where it was; a server that cannot be reached for a minute ends it. When ctx ends, the attachment ends and the
-// command goes on.
+// attached, or with the error that keeps it from being so: that of a paused sandbox has the code invalid_state. When the
+// connection breaks, it is made again, and goes on where it was; a server that cannot be reached for a minute ends it. A
+// pause of the sandbox is waited for, however long it lasts. When ctx ends, the attachment ends and the command goes on.
 func (c *Client) Attach(ctx context.Context, id string, opts AttachOptions) (*Attachment, error) {
 	a := &Attachment{c: c, id: id, opts: opts, token: opts.Token, done: make(chan struct{}),
 		stdout: position{want: opts.StdoutOffset}, stderr: position{want: opts.StderrOffset},
@@ -131,6 +136,13 @@ func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, erro
 	for {
 		exit, err := a.follow(ctx, conn)
 		conn.CloseNow()
+		if reason, paused := stopped(err); paused && ctx.Err() == nil {
+			if conn, err = a.overPause(ctx, reason); err != nil {
+				return a.ended(ctx, err)
+			}
+			retry.reset()
+			continue
+		}
 		if exit != nil {
 			return exit, nil
 		}
@@ -150,7 +162,11 @@ func (a *Attachment) run(ctx context.Context, conn *websocket.Conn) (*Exit, erro
 		if !retry.pause(ctx) {
 			return nil, fmt.Errorf("command %s: the connection breaks again and again", a.id)
 		}
-		if conn, err = a.connect(ctx); err != nil {
+		conn, err = a.connect(ctx)
+		if Code(err) == codeInvalidState { // it was paused while the connection was broken
+			conn, err = a.overPause(ctx, "paused")
+		}
+		if err != nil {
 			return a.ended(ctx, err)
 		}
 	}

@@ -332,6 +332,12 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.queries <- r.URL.RawQuery
 	frames := s.connections[0]
 	s.connections = s.connections[1:]
+	if len(frames) == 1 && frames[0] == refused {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusConflict)
+		_, _ = io.WriteString(w, `{"status":409,"code":"invalid_state","message":"the sandbox is paused"}`)
+		return
+	}
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{apiv1.AttachProtocol}})
 	if err != nil {
 		return
@@ -353,6 +359,9 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
+
+// refused is a connection that the data plane refuses because the sandbox is paused.
+const refused = "refused"
 
 type gap struct {
 	channel  byte

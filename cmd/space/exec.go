@@ -32,9 +32,9 @@ func newExecCmd(cli *cli) *cobra.Command {
 		Long: `Runs a command in a sandbox and shows its output as it comes. The exit code is the command's: 128 + n when signal n
 ended it, 127 when there is no such command, 126 when it may not be run, 125 when it could not be started otherwise.
 
-Ctrl-C sends SIGINT to the command; a second Ctrl-C leaves it running and ends space. When nobody reads the output any
-more, as behind head, the command gets SIGPIPE. When the connection to SPACE
-breaks, the output goes on from where it was.`,
+Ctrl-C sends SIGINT to the command; a second Ctrl-C, or the first while the sandbox is paused, leaves it running and ends
+space. When nobody reads the output any more, as behind head, the command gets SIGPIPE. When the connection to SPACE
+breaks, or the sandbox is paused and resumed, the output goes on from where it was.`,
 		Example: "  space exec web -- python3 -m pytest\n  space exec web -i -- tar x < files.tar",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -159,6 +159,7 @@ func attachLive(ctx context.Context, cli *cli, c *client.Client, id string, stdi
 	ctx, interrupts := forwardInterrupts(ctx, c, id)
 	defer interrupts.stop()
 	opts.Stdout, opts.Stderr, opts.OnGap = cli.out, cli.err, cli.missing
+	interrupts.note.tell(cli, &opts, false)
 	a, err := c.Attach(ctx, id, opts)
 	if err != nil {
 		return interrupts.verdict(cli, id, err)

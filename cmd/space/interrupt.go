@@ -16,14 +16,16 @@ import (
 // errDetached is the cause of the context's end after a second Ctrl-C.
 var errDetached = errors.New("detached")
 
-// interrupts turns Ctrl-C into a signal for a command, and the second one into leaving it.
+// interrupts turns Ctrl-C into a signal for a command, and the second one into leaving it; the first one when the command
+// stands still.
 type interrupts struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	caught chan os.Signal
+	note   pauseNote
 }
 
-// forwardInterrupts catches Ctrl-C until stop is called. The returned context ends with the second one.
+// forwardInterrupts catches Ctrl-C until stop is called. The returned context ends when the command is to be left.
 func forwardInterrupts(ctx context.Context, c *client.Client, id string) (context.Context, *interrupts) {
 	i := &interrupts{caught: make(chan os.Signal, 2)}
 	i.ctx, i.cancel = context.WithCancelCause(ctx)
@@ -39,7 +41,7 @@ func (i *interrupts) run(c *client.Client, id string) {
 			return
 		case <-i.caught:
 		}
-		if !first {
+		if !first || i.note.paused.Load() {
 			i.cancel(errDetached)
 			return
 		}

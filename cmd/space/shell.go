@@ -154,7 +154,9 @@ func logs(ctx context.Context, cli *cli, id string, follow bool) error {
 		return cli.transcript(ctx, api, id)
 	}
 	if follow && made.State == "running" {
-		a, err := api.Attach(ctx, id, client.AttachOptions{Stdout: cli.out, Stderr: cli.err, OnGap: cli.missing})
+		opts := client.AttachOptions{Stdout: cli.out, Stderr: cli.err, OnGap: cli.missing}
+		(&pauseNote{}).tell(cli, &opts, false)
+		a, err := api.Attach(ctx, id, opts)
 		if err != nil {
 			return err
 		}

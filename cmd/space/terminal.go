@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -123,6 +124,8 @@ func (c *cli) onTerminal(ctx context.Context, api *client.Client, id string, opt
 	opts.OnGap = func(_ byte, from, to uint64) {
 		fmt.Fprintf(c.err, "\r\nspace: %d bytes of output are missing (the command wrote faster than they were read)\r\n", to-from)
 	}
+	note := &pauseNote{}
+	note.tell(c, &opts, t.present())
 	a, err := api.Attach(ctx, id, opts)
 	if err != nil {
 		return err
@@ -136,9 +139,13 @@ func (c *cli) onTerminal(ctx context.Context, api *client.Client, id string, opt
 	defer restore()
 	defer t.follow(caught, a.Resize, func(sig syscall.Signal) { cancel(signaled{sig}) })()
 	go func() { // ends with the process: a read of a terminal cannot be interrupted
-		if c.typeKeys(a, t.present()) {
+		if c.typeKeys(a, t.present(), note) {
 			a.Detach()
-			time.AfterFunc(leaveGrace, func() { cancel(client.ErrDetached) })
+			grace := leaveGrace
+			if note.paused.Load() { // nobody takes what was typed
+				grace = 0
+			}
+			time.AfterFunc(grace, func() { cancel(client.ErrDetached) })
 		}
 	}()
 	exit, err := a.Wait()
@@ -149,14 +156,20 @@ func (c *cli) onTerminal(ctx context.Context, api *client.Client, id string, opt
 	return c.ended(exit)
 }
 
-// typeKeys passes on what is typed and reports whether the session is to be left.
-func (c *cli) typeKeys(a *client.Attachment, keys bool) (leave bool) {
+const keyInterrupt = 0x03 // Ctrl-C
+
+// typeKeys passes on what is typed and reports whether the session is to be left. While its sandbox is paused Ctrl-C does
+// that too.
+func (c *cli) typeKeys(a *client.Attachment, keys bool, note *pauseNote) (leave bool) {
 	seq := newEscapes()
 	buf := make([]byte, 4096)
 	for {
 		n, err := c.in.Read(buf)
 		typed := buf[:n]
 		if keys {
+			if note.paused.Load() && bytes.IndexByte(typed, keyInterrupt) >= 0 {
+				return true
+			}
 			typed, leave = seq.filter(typed)
 		}
 		if _, werr := a.Write(typed); werr != nil {
