@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
@@ -32,6 +33,7 @@ func TestGuestFromInside(t *testing.T) {
 		{"disk has grown", checkDisk},
 		{"mounts", checkMounts},
 		{"identity", checkIdentity},
+		{"clock", checkClock},
 		{"network", checkNetwork},
 		{"initramfs is gone", checkInitramfs},
 		{"agent is out of reach", checkOutOfReach},
@@ -102,6 +104,43 @@ func checkIdentity(t *testing.T, g *guest) {
 	inside, err := time.Parse(time.RFC3339, files["time"])
 	if err != nil || inside.Before(now) || inside.After(now.Add(time.Minute)) {
 		t.Errorf("the guest's clock says %s, want about %s", files["time"], now)
+	}
+}
+
+// checkClock: the clock is set again without a new generation, moved in a step when it is far off, and slowly, so that it
+// does not go back, when it is off by little.
+func checkClock(t *testing.T, g *guest) {
+	adjust := func(by time.Duration) time.Time {
+		t.Helper()
+		res, err := g.agent.AdjustClock(t.Context(), connect.NewRequest(&agentv1.AdjustClockRequest{By: durationpb.New(by)}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Msg.GetWallTime().AsTime()
+	}
+	now := time.Date(2033, 5, 6, 7, 8, 9, 0, time.UTC)
+	_, err := g.agent.Init(t.Context(), connect.NewRequest(&agentv1.InitRequest{Generation: 1, Hostname: "other",
+		WallTime: timestamppb.New(now), Entropy: bytes.Repeat([]byte{7}, 64)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(got, want time.Time) {
+		t.Helper()
+		if got.Before(want) || got.After(want.Add(time.Minute)) {
+			t.Errorf("the guest's clock says %s, want about %s", got, want)
+		}
+	}
+	expect(adjust(0), now)
+	expect(adjust(time.Hour), now.Add(time.Hour))
+	expect(adjust(-2*time.Hour), now.Add(-time.Hour))
+	for range 20 { // in steps this would be more than the time it takes
+		before := adjust(0)
+		if after := adjust(-190 * time.Millisecond); after.Before(before) {
+			t.Errorf("the clock went back from %s to %s", before, after)
+		}
+	}
+	if name := g.report(t, "/proc/sys/kernel/hostname")["/proc/sys/kernel/hostname"]; name != "box-7\n" {
+		t.Errorf("host name %q", name)
 	}
 }
 
