@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -123,7 +125,7 @@ func TestHoldEndsWhatIsUnderWay(t *testing.T) {
 		}
 	}
 	w.eventually("all connections are closed", func() bool { return b.open.Load() == 0 })
-	if _, err := os.Stat(target); !os.IsNotExist(err) {
+	if _, err := os.Stat(target); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("half a file is there: %v", err)
 	}
 }
