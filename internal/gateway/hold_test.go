@@ -260,6 +260,7 @@ func TestCallsWhileHeld(t *testing.T) {
 		"stdin":  second(w.rpc().WriteStdin(t.Context(), connect.NewRequest(&gatewayv1.WriteStdinRequest{SandboxId: id, ProcessId: process}))),
 		"read": second(w.rpc().ReadOutput(t.Context(), connect.NewRequest(&gatewayv1.ReadOutputRequest{SandboxId: id, ProcessId: process,
 			Stream: agentv1.OutputStream_OUTPUT_STREAM_STDOUT}))),
+		"follow": second(w.rpc().FollowOutput(t.Context(), connect.NewRequest(&gatewayv1.FollowOutputRequest{SandboxId: id, ProcessId: process, Start: true}))),
 		"ack": second(w.rpc().AckProcesses(t.Context(), connect.NewRequest(&gatewayv1.AckProcessesRequest{SandboxId: id, ProcessIds: []string{process}}))),
 	} {
 		e := sandbox.AsError(err)

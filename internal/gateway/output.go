@@ -75,8 +75,12 @@ func (s *service) FollowOutput(ctx context.Context, req *connect.Request[gateway
 	}
 }
 
-// followed finds the process to follow. While its machine is held it waits: whoever follows wants to go on then.
-func (s *service) followed(ctx context.Context, m aimed) (reached, sandbox.ProcessID, error) {
+// followed finds the process to follow. While its machine is held it waits, for whoever follows wants to go on then; to
+// start something is refused as all calls are.
+func (s *service) followed(ctx context.Context, m *gatewayv1.FollowOutputRequest) (reached, sandbox.ProcessID, error) {
+	if m.GetStart() {
+		return s.target(m)
+	}
 	id, err := sandbox.ParseID(m.GetSandboxId())
 	if err != nil {
 		return reached{}, "", err

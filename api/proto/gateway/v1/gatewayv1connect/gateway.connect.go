@@ -101,7 +101,8 @@ type GatewayServiceClient interface {
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// ReadOutput returns at most max_bytes from offset, and whether there is more.
 	ReadOutput(context.Context, *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error)
-	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does.
+	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does. It ends with
+	// unavailable when the machine is held; asked again without start, it waits until the machine is not.
 	FollowOutput(context.Context, *connect.Request[v1.FollowOutputRequest]) (*connect.ServerStreamForClient[v11.AttachResponse], error)
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 }
@@ -315,7 +316,8 @@ type GatewayServiceHandler interface {
 	WriteStdin(context.Context, *connect.Request[v1.WriteStdinRequest]) (*connect.Response[v1.WriteStdinResponse], error)
 	// ReadOutput returns at most max_bytes from offset, and whether there is more.
 	ReadOutput(context.Context, *connect.Request[v1.ReadOutputRequest]) (*connect.Response[v1.ReadOutputResponse], error)
-	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does.
+	// FollowOutput sends a process's output from the positions to its end, as the agent's Attach does. It ends with
+	// unavailable when the machine is held; asked again without start, it waits until the machine is not.
 	FollowOutput(context.Context, *connect.Request[v1.FollowOutputRequest], *connect.ServerStream[v11.AttachResponse]) error
 	AckProcesses(context.Context, *connect.Request[v1.AckProcessesRequest]) (*connect.Response[v1.AckProcessesResponse], error)
 }
