@@ -260,8 +260,8 @@ func TestCallsWhileHeld(t *testing.T) {
 		"stdin":  second(w.rpc().WriteStdin(t.Context(), connect.NewRequest(&gatewayv1.WriteStdinRequest{SandboxId: id, ProcessId: process}))),
 		"read": second(w.rpc().ReadOutput(t.Context(), connect.NewRequest(&gatewayv1.ReadOutputRequest{SandboxId: id, ProcessId: process,
 			Stream: agentv1.OutputStream_OUTPUT_STREAM_STDOUT}))),
-		"follow": second(w.rpc().FollowOutput(t.Context(), connect.NewRequest(&gatewayv1.FollowOutputRequest{SandboxId: id, ProcessId: process, Start: true}))),
-		"ack": second(w.rpc().AckProcesses(t.Context(), connect.NewRequest(&gatewayv1.AckProcessesRequest{SandboxId: id, ProcessIds: []string{process}}))),
+		"follow": w.startAndFollow(c),
+		"ack":    second(w.rpc().AckProcesses(t.Context(), connect.NewRequest(&gatewayv1.AckProcessesRequest{SandboxId: id, ProcessIds: []string{process}}))),
 	} {
 		e := sandbox.AsError(err)
 		if e.Code != sandbox.CodeInvalidState || !strings.Contains(e.Remedy, "space resume "+id) {
@@ -283,6 +283,20 @@ func TestCallsWhileHeld(t *testing.T) {
 		}
 	}
 	w.followAcross(c)
+}
+
+// startAndFollow is what a stream that is also to start its command ends with.
+func (w *world) startAndFollow(c *command) error {
+	s, err := w.rpc().FollowOutput(w.t.Context(), connect.NewRequest(&gatewayv1.FollowOutputRequest{SandboxId: c.box.route.SandboxId,
+		ProcessId: string(c.proc), Start: true}))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for s.Receive() {
+		w.t.Errorf("followed %v", s.Msg())
+	}
+	return rpc.FromConnect(s.Err())
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -76,6 +76,8 @@ func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })()
+	// A body that waits for its client does not see the end of ctx, and the connection into the guest waits for the body.
+	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })()
 	t := &transfer{ctx: ctx, rt: rt, cancel: cancel}
 	err = do(t, w, r)
 	switch {
