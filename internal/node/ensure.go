@@ -47,7 +47,7 @@ func (n *Node) ensure(ctx context.Context, spec machineSpec) (*nodev1.Machine, [
 	defer n.release(spec.id, e)
 	if e.rec != nil {
 		if e.rec.Phase == phaseRunning && e.rec.Generation == spec.generation {
-			return toProto(e.rec), nil, nil
+			return toProto(e.rec, e.vcpus), nil, nil
 		}
 		return nil, nil, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "node has another machine for this sandbox",
 			Cause:  fmt.Sprintf("generation %d is %s, generation %d was asked", e.rec.Generation, e.rec.Phase, spec.generation),
@@ -67,7 +67,7 @@ func (n *Node) ensure(ctx context.Context, spec machineSpec) (*nodev1.Machine, [
 		e.rec = rec
 		return nil, nil, errors.Join(err, n.dismantle(cctx, e))
 	}
-	return toProto(e.rec), stages, nil
+	return toProto(e.rec, e.vcpus), stages, nil
 }
 
 // makeMachine makes all parts in order of their record. On error the caller dismantles.
@@ -95,7 +95,7 @@ func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec mach
 		return nil, err
 	}
 	stages = append(stages, stage{"record", time.Since(start)})
-	e.rec = rec
+	e.rec, e.vcpus = rec, vcpus{known: true}
 	n.watch(e, rec, m)
 	return stages, nil
 }

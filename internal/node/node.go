@@ -134,10 +134,18 @@ type entry struct {
 	rec     *record // nil: nothing exists
 	machine vmm.Machine
 	box     sandboxnet.Box
+	vcpus   vcpus
 
 	// agent is how the gateway reaches the machine; guarded by mu, so that fd.sock never waits for an operation.
 	mu    sync.Mutex
 	agent sandboxnet.Box
+	// act ends the Pause or Resume under way, nil when there is none; deletes counts the deletes that wait, for none of them
+	// ever waits for a VMM that does not answer. Guarded by mu.
+	act     context.CancelFunc
+	deletes int
+	// settling: a goroutine makes the vCPUs do what the record wants; stir makes it look again. Guarded by mu.
+	settling bool
+	stir     chan struct{} // of capacity 1
 }
 
 func (e *entry) setAgent(b sandboxnet.Box) {
@@ -146,16 +154,22 @@ func (e *entry) setAgent(b sandboxnet.Box) {
 	e.agent = b
 }
 
-// acquire returns the locked entry of id.
-func (n *Node) acquire(ctx context.Context, id sandbox.ID) (*entry, error) {
+// entryOf returns the entry of id, which stays until drop or release.
+func (n *Node) entryOf(id sandbox.ID) *entry {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	e := n.machines[id]
 	if e == nil {
-		e = &entry{lock: make(chan struct{}, 1)}
+		e = &entry{lock: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
 		n.machines[id] = e
 	}
 	e.refs++
-	n.mu.Unlock()
+	return e
+}
+
+// acquire returns the locked entry of id.
+func (n *Node) acquire(ctx context.Context, id sandbox.ID) (*entry, error) {
+	e := n.entryOf(id)
 	select {
 	case e.lock <- struct{}{}:
 		return e, nil
