@@ -46,6 +46,8 @@ type driver struct {
 	bootErr error
 	// gate, when not nil, is received from before a machine is made.
 	gate chan struct{}
+	// waits, when not nil, is called by a Boot that comes to the gate, booted by one that has made its machine.
+	waits, booted func()
 }
 
 func (d *driver) Name() string { return "scripted" }
@@ -54,7 +56,13 @@ func (d *driver) Probe(context.Context) vmm.Probe {
 }
 
 func (d *driver) Boot(ctx context.Context, spec vmm.Spec) (vmm.Machine, error) {
+	if d.booted != nil {
+		defer d.booted()
+	}
 	if d.gate != nil {
+		if d.waits != nil {
+			d.waits()
+		}
 		select {
 		case <-d.gate:
 		case <-ctx.Done():

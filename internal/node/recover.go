@@ -58,9 +58,13 @@ func (n *Node) recoverOne(ctx context.Context, e *entry) error {
 	}
 	log.Info("cleaning up a machine that a crash left half done", "phase", rec.Phase)
 	n.takeOver(ctx, e)
-	if err := n.dismantle(ctx, e); err != nil {
+	clean := n.dismantle
+	if rec.Phase == phaseMaking {
+		clean = n.abandon
+	}
+	if err := clean(ctx, e); err != nil {
 		log.Error("clean-up failed; it is tried again on delete", "error", err)
-		n.hub.set(rec.ID, toProto(rec, e.vcpus))
+		n.hub.set(rec.ID, toProto(e.rec, e.vcpus))
 	}
 	return nil
 }
@@ -251,6 +255,9 @@ func add(set map[sandbox.ID]bool, ids []sandbox.ID) {
 }
 
 func toProto(r *record, v vcpus) *nodev1.Machine {
+	if r.Phase == phaseMaking && r.Previous != nil {
+		r = r.Previous
+	}
 	m := &nodev1.Machine{SandboxId: string(r.ID), Generation: r.Generation, Driver: r.Driver, Isolation: r.Isolation}
 	switch {
 	case r.Phase != phaseRunning:
