@@ -49,6 +49,9 @@ func (n *Node) ensure(ctx context.Context, spec machineSpec) (*nodev1.Machine, [
 	if e.rec != nil && e.rec.Phase == phaseRunning && e.rec.Generation == spec.generation {
 		return toProto(e.rec, e.vcpus), nil, nil
 	}
+	if n.mustHold(ctx, e) {
+		return nil, nil, n.reserve.full("the host's pool has no room for another machine; nothing happened")
+	}
 	rec, err := n.newRecord(ctx, e, spec)
 	if err != nil {
 		return nil, nil, err

@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/datadir"
@@ -50,6 +51,10 @@ type Deps struct {
 	Worker Worker
 	Logger *slog.Logger
 	BootID string // of this host boot
+	// ReserveBytes is what stays free of the pool; 0 chooses by its size.
+	ReserveBytes uint64
+	// Usage reads the pool's space; nil asks Pool.
+	Usage func(context.Context) (pool.Usage, error)
 }
 
 // Node serves one machine. Safe for concurrent use.
@@ -59,6 +64,7 @@ type Node struct {
 	uids     *uidRange
 	hub      *hub
 	metrics  *metrics
+	reserve  *reserve
 	instance string
 
 	templates chan struct{} // of capacity 1: full while templates are imported or deleted
@@ -86,6 +92,10 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 		uids:      newUIDRange(deps.Dir.Installation.UIDBase, deps.Dir.Installation.UIDCount),
 		templates: make(chan struct{}, 1), machines: map[sandbox.ID]*entry{}, life: life, cancel: cancel,
 	}
+	if deps.Usage == nil {
+		n.deps.Usage = deps.Pool.Usage
+	}
+	n.reserve = &reserve{usage: n.deps.Usage, fixed: deps.ReserveBytes, patience: stallPatience}
 	n.metrics = newMetrics(n)
 	if err := os.MkdirAll(n.deps.Dir.RunDir()+"/vm", 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("run directory: %w", err), n.Close())
@@ -93,9 +103,13 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 	if err := n.sweepImports(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	if _, _, err := n.reserve.look(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
 	if err := n.recover(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	n.wg.Go(n.watchPool)
 	return n, nil
 }
 
@@ -135,6 +149,7 @@ type entry struct {
 	machine vmm.Machine
 	box     sandboxnet.Box
 	vcpus   vcpus
+	stalled time.Time // when the host last had no space for its disk
 
 	// agent is how the gateway reaches the machine; guarded by mu, so that fd.sock never waits for an operation.
 	mu    sync.Mutex

@@ -58,9 +58,17 @@ func (n *Node) change(ctx context.Context, rawID string, generation int64, pause
 	}
 	began, paused, held := time.Now(), rec.Paused, rec.Held
 	rec.Paused, rec.Held = pause, ""
+	if !pause && n.mustHold(ctx, e) {
+		rec.Held = sandbox.ReasonPoolFull
+	}
 	if err := n.records.save(rec); err != nil {
 		rec.Paused, rec.Held = paused, held
 		return nil, fmt.Errorf("write down what is wanted of %s: %w", id, err)
+	}
+	if rec.Held != "" {
+		n.hub.set(id, toProto(rec, e.vcpus))
+		n.settle(id, e)
+		return nil, n.reserve.full("the machine stays paused until the pool has room; it goes on by itself then")
 	}
 	if err := n.obey(ctx, e); err != nil {
 		rec.Paused, rec.Held = paused, held
@@ -71,6 +79,19 @@ func (n *Node) change(ctx context.Context, rawID string, generation int64, pause
 	n.metrics.steps.WithLabelValues(verb(pause)).Observe(time.Since(began).Seconds())
 	n.deps.Logger.InfoContext(ctx, "a machine has been told to "+verb(pause), "sandbox_id", id, "generation", generation)
 	return toProto(rec, e.vcpus), nil
+}
+
+// mustHold looks whether node would keep a machine from running just now. The caller holds the entry.
+func (n *Node) mustHold(ctx context.Context, e *entry) bool {
+	low, changed, err := n.reserve.look(ctx)
+	if err != nil {
+		n.deps.Logger.WarnContext(ctx, "the space of the pool is not known", "error", err)
+	}
+	if changed {
+		n.tellSpace(low)
+		n.settleEach()
+	}
+	return low || time.Since(e.stalled) < n.reserve.patience
 }
 
 func verb(pause bool) string {
@@ -197,12 +218,13 @@ func (n *Node) settleOnce(id sandbox.ID, e *entry) bool {
 	if held != e || e.rec == nil || e.rec.Phase != phaseRunning || e.machine == nil {
 		return true
 	}
+	again := n.hold(e)
 	if e.vcpus == (vcpus{still: e.rec.still(), known: true}) {
-		return true
+		return !again
 	}
 	err = n.obey(n.life, e)
 	if err == nil || errors.Is(err, vmm.ErrGone) {
-		return true
+		return !again
 	}
 	n.deps.Logger.Warn("a machine does not obey", "sandbox_id", id, "wanted", verb(e.rec.still()), "error", err)
 	return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,9 @@ func (n *Node) recover(ctx context.Context) error {
 	all, err := n.records.load()
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(all, func(r *record) bool { return r.Held != "" }) {
+		n.reserve.stayLow()
 	}
 	known := map[sandbox.ID]bool{}
 	g, gctx := errgroup.WithContext(ctx)
@@ -121,6 +125,7 @@ const agreeTime = 2 * time.Second
 // agree makes an adopted machine do what its record wants: the one before may have died between the two, or not have been
 // obeyed. Until a machine that does not answer does, node says what is wanted. The caller holds the entry.
 func (n *Node) agree(ctx context.Context, e *entry) {
+	n.hold(e)
 	e.vcpus = vcpus{still: e.rec.still()}
 	limit := time.AfterFunc(agreeTime, e.interrupt)
 	defer limit.Stop()
@@ -134,12 +139,27 @@ func (n *Node) agree(ctx context.Context, e *entry) {
 func (n *Node) watch(e *entry, rec *record, m vmm.Machine) {
 	e.setAgent(e.box)
 	n.hub.set(rec.ID, toProto(rec, e.vcpus))
+	ctx, ended := context.WithCancel(n.life)
 	n.wg.Go(func() {
+		defer ended()
 		exit, err := m.Wait(n.life)
 		if err != nil {
 			return // node is closing
 		}
 		n.exited(e, rec, exit)
+	})
+	if m.Stalled() == nil {
+		return
+	}
+	n.wg.Go(func() {
+		for {
+			select {
+			case <-m.Stalled():
+				n.stall(rec.ID, rec)
+			case <-ctx.Done():
+				return
+			}
+		}
 	})
 }
 
@@ -167,7 +187,7 @@ func (n *Node) recordExit(ctx context.Context, e *entry, exit vmm.Exit) error {
 	rec := e.rec
 	e.setAgent(nil)
 	rec.Phase, rec.Reason, rec.Detail = phaseExited, exit.Reason, clip(exit.Detail)
-	rec.Paused, rec.Held, e.vcpus = false, "", vcpus{}
+	rec.Paused, rec.Held, e.vcpus, e.stalled = false, "", vcpus{}, time.Time{}
 	err := n.records.save(rec)
 	n.hub.set(rec.ID, toProto(rec, e.vcpus))
 	var errs []error
