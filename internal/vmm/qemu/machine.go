@@ -33,6 +33,7 @@ type Machine struct {
 	change chan struct{} // of capacity 1: full while something may start or stop the vCPUs
 	wanted wish          // guarded by change
 	stalls chan struct{}
+	times  times
 
 	redial chan struct{} // of capacity 1: somebody waits for a connection
 
@@ -50,7 +51,8 @@ var _ vmm.Machine = (*Machine)(nil)
 
 func newMachine(proc *confine.Process, p private, log *slog.Logger) *Machine {
 	m := &Machine{proc: proc, private: p, log: log, events: make(chan qmp.Event, 64), end: vmm.NewEnd(),
-		change: make(chan struct{}, 1), stalls: make(chan struct{}, 1), redial: make(chan struct{}, 1), dialed: make(chan struct{})}
+		change: make(chan struct{}, 1), stalls: make(chan struct{}, 1), redial: make(chan struct{}, 1), dialed: make(chan struct{}),
+		times: times{change: vmm.ChangeTime, retry: retryPause}}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }

@@ -192,7 +192,7 @@ func (m *Machine) serve(conn *qmp.Conn) {
 			m.tellStall(outOfSpace(m.ctx, conn))
 		}
 	}
-	retry := time.NewTicker(retryPause)
+	retry := time.NewTicker(m.times.retry)
 	defer retry.Stop()
 	for {
 		select {

@@ -20,6 +20,12 @@ const (
 	wantPaused
 )
 
+// times are those that tests shorten.
+type times struct {
+	change time.Duration // bounds a Pause or Resume
+	retry  time.Duration // between attempts of a disk that has failed
+}
+
 // Pause stops the vCPUs.
 func (m *Machine) Pause(ctx context.Context) error { return m.turn(ctx, wantPaused) }
 
@@ -31,7 +37,7 @@ func (m *Machine) Stalled() <-chan struct{} { return m.stalls }
 
 // turn makes the vCPUs do what is wanted, over lost connections, until it is seen or the time is up.
 func (m *Machine) turn(ctx context.Context, want wish) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, vmm.ChangeTime, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, m.times.change, fmt.Errorf("QEMU did not do it within %s", m.times.change))
 	defer cancel()
 	select {
 	case m.change <- struct{}{}:
@@ -63,8 +69,6 @@ func (m *Machine) turn(ctx context.Context, want wish) error {
 // maxTurnPause is the longest pause between attempts over connections that break.
 const maxTurnPause = 500 * time.Millisecond
 
-var errSilent = fmt.Errorf("QEMU did not do it within %s", vmm.ChangeTime)
-
 func (m *Machine) tryTurn(ctx context.Context, want wish) error {
 	conn, err := m.await(ctx)
 	if err != nil {
@@ -79,7 +83,7 @@ func (m *Machine) tryTurn(ctx context.Context, want wish) error {
 		}
 	}
 	// The answer comes when the disk has written what was under way, which may take longer than other answers.
-	if err := conn.ExecuteWithin(ctx, vmm.ChangeTime, command, nil, nil); err != nil {
+	if err := conn.ExecuteWithin(ctx, m.times.change, command, nil, nil); err != nil {
 		if _, refused := errors.AsType[*qmp.Error](err); !refused {
 			return err
 		}
@@ -187,16 +191,17 @@ func (m *Machine) retryDisk(conn *qmp.Conn) {
 	default:
 		return // somebody decides just now
 	}
+	if m.wanted != wantRunning {
+		return
+	}
 	status, err := queryStatus(m.ctx, conn)
 	switch {
 	case err != nil || status != statusIOError:
 	case outOfSpace(m.ctx, conn):
 		m.tellStall(true)
 		return
-	case m.wanted == wantRunning:
-		err = conn.Execute(m.ctx, "cont", nil, nil)
 	default:
-		return
+		err = conn.Execute(m.ctx, "cont", nil, nil)
 	}
 	if err != nil {
 		m.log.Debug("the stopped guest cannot be tried", "error", err)
