@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -184,6 +185,44 @@ func TestDeleteInterruptsAPause(t *testing.T) {
 	if err := <-failed; err == nil {
 		t.Error("the pause succeeded")
 	}
+	w.requireNothing()
+}
+
+// A node that starts does not wait for a VMM that never answers; until it does, node says what is wanted.
+func TestStartWithAVMMThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := sandbox.NewID()
+	first := w.start()
+	w.ensure(first, id)
+	w.must(pauseMachine, first, id)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	vm := w.driver.host.get(id)
+	answers := make(chan struct{})
+	vm.mu.Lock()
+	vm.paused = false
+	vm.obey = func(ctx context.Context, _ bool) error {
+		select {
+		case <-answers:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	vm.mu.Unlock()
+	began := time.Now()
+	second := w.start()
+	if took := time.Since(began); took > agreeTime+5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	await(t, second, id, func(m *nodev1.Machine) bool { return m.State == paused })
+	close(answers)
+	if w.must(pauseMachine, second, id); !vm.isPaused() {
+		t.Error("it runs")
+	}
+	w.remove(second, id)
 	w.requireNothing()
 }
 

@@ -2,11 +2,16 @@ package node
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
@@ -237,4 +242,56 @@ func TestLooksAreOftenEnough(t *testing.T) {
 			t.Errorf("%s: nothing of the reserve is left: %.0f MiB", name, free/mib)
 		}
 	}
+}
+
+// On a real pool, by its real space: what fills it is no guest, for the pool does not ask who writes.
+func TestReserveOfARealPool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dir := &datadir.Dir{Path: t.TempDir(), Installation: w.dir.Installation, RunRoot: w.dir.RunRoot}
+	dir.Installation.PoolKind = string(pool.KindLoopXFS)
+	if err := os.Mkdir(dir.PoolDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.MakeImage(t.Context(), dir.PoolImage(), pool.MinImageBytes, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Ensure(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pool.Unmount(context.WithoutCancel(t.Context()), dir); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := pool.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	w.dir, w.pool, w.digest = dir, p, installTemplate(t, p)
+	n := w.start()
+	id := sandbox.NewID()
+	w.ensure(n, id)
+	usage, err := p.Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := filepath.Join(dir.PoolDir(), "large")
+	f, err := os.Create(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	size := int64(usage.FreeBytes - usage.TotalBytes/reserveShare + mib)
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
+		t.Fatal(err)
+	}
+	await(t, n, id, isHeld)
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	await(t, n, id, isRunning)
+	w.remove(n, id)
+	w.requireNothing()
 }
