@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/pool"
+	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
 )
@@ -25,39 +27,20 @@ const (
 // TestGuestThatFillsThePool: a guest that writes more than the pool has is paused before a write fails; another sandbox can
 // be deleted; with its space the guest goes on, and what it wrote is there.
 func TestGuestThatFillsThePool(t *testing.T) {
-	l := newLab(t, 640) // its reserve is 80 MiB
-	writer, ballast := sandbox.NewID(), sandbox.NewID()
-	l.ensure(writer, 1, false)
-	l.ensure(ballast, 1, false)
-	p := l.pool()
-	defer p.Close()
-	usage, err := p.Usage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	disk, err := p.OpenDisk(ballast)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const room = 48 * mib // the writer wants three times that
-	size := usage.FreeBytes - usage.TotalBytes/8 - room
-	err = unix.Fallocate(int(disk.Fd()), unix.FALLOC_FL_KEEP_SIZE, 1<<30, int64(size))
-	disk.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%d of %d MiB are free", (usage.FreeBytes-size)/mib, usage.TotalBytes/mib)
-	fill := l.begin(writer, "/fill", "write", "144", "/large")
+	l := newLab(t, 640, 0) // its reserve is an eighth
+	writer, ballast, fill := l.almostFull(l.space().TotalBytes / 8)
 	l.await(writer, paused, sandbox.ReasonPoolFull)
 	l.await(ballast, paused, sandbox.ReasonPoolFull)
-	if usage, err = p.Usage(t.Context()); err != nil || usage.FreeBytes == 0 {
-		t.Errorf("%d bytes are free, %v", usage.FreeBytes, err)
+	if u := l.space(); u.FreeBytes == 0 {
+		t.Error("nothing of the reserve is left")
+	} else {
+		t.Logf("paused with %d MiB free", u.FreeBytes/mib)
 	}
-	t.Logf("paused with %d MiB free", usage.FreeBytes/mib)
-	if l.log.has("no space for the disk") {
+	if l.log.has(stallText) {
 		t.Error("a write has failed before")
 	}
-	if _, err := l.client.ResumeMachine(t.Context(), connect.NewRequest(&nodev1.ResumeMachineRequest{SandboxId: string(writer), Generation: 1})); sandbox.CodeOf(err) != sandbox.CodePoolFull && connect.CodeOf(err) == 0 {
+	_, err := l.client.ResumeMachine(t.Context(), connect.NewRequest(&nodev1.ResumeMachineRequest{SandboxId: string(writer), Generation: 1}))
+	if code := sandbox.CodeOf(rpc.FromConnect(err)); code != sandbox.CodePoolFull {
 		t.Errorf("resume: %v", err)
 	}
 	l.stop()
@@ -69,9 +52,62 @@ func TestGuestThatFillsThePool(t *testing.T) {
 	l.remove(writer)
 }
 
+// TestWriteThatFails: where the reserve does not hold, the host's ENOSPC stops the guest without telling it. Node holds the
+// machine, over its own restart too, and the write is done again.
+func TestWriteThatFails(t *testing.T) {
+	l := newLab(t, 640, 1)
+	writer, ballast, fill := l.almostFull(0)
+	l.await(writer, paused, sandbox.ReasonPoolFull)
+	if !l.log.has(stallText) {
+		t.Error("no write has failed")
+	}
+	l.stop()
+	l.start()
+	l.await(writer, paused, sandbox.ReasonPoolFull)
+	l.remove(ballast)
+	l.finish(writer, fill)
+	l.await(writer, running, "")
+	l.remove(writer)
+}
+
+const stallText = "no space for the disk of a machine"
+
+// almostFull begins to write three times of what the pool has free over keep. The ballast's disk has the rest.
+func (l *lab) almostFull(keep uint64) (writer, ballast sandbox.ID, fill string) {
+	t := l.t
+	t.Helper()
+	writer, ballast = sandbox.NewID(), sandbox.NewID()
+	l.ensure(writer, 1, false)
+	l.ensure(ballast, 1, false)
+	p := l.pool()
+	defer p.Close()
+	disk, err := p.OpenDisk(ballast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	const room = 48 * mib
+	size := l.space().FreeBytes - keep - room
+	if err := unix.Fallocate(int(disk.Fd()), unix.FALLOC_FL_KEEP_SIZE, 1<<30, int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	return writer, ballast, l.begin(writer, "/fill", "write", "144", "/large")
+}
+
+func (l *lab) space() pool.Usage {
+	l.t.Helper()
+	p := l.pool()
+	defer p.Close()
+	u, err := p.Usage(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return u
+}
+
 // TestPauseOverRestarts: a real machine stays paused over a node's end, and its guest goes on where it was.
 func TestPauseOverRestarts(t *testing.T) {
-	l := newLab(t, 1024)
+	l := newLab(t, 1024, 0)
 	id := sandbox.NewID()
 	l.ensure(id, 1, false)
 	fill := l.begin(id, "/fill", "write", "64", "/file")
@@ -114,7 +150,7 @@ func (l *lab) written(id sandbox.ID) int64 {
 // TestRecoverAfterACrash: the VMM is killed in the middle of writing. What the guest's disk had been told to keep is there
 // for the machine that is made on it, whose guest copes with a file system that was not unmounted.
 func TestRecoverAfterACrash(t *testing.T) {
-	l := newLab(t, 1024)
+	l := newLab(t, 1024, 0)
 	id := sandbox.NewID()
 	l.ensure(id, 1, false)
 	l.finish(id, l.begin(id, "/fill", "write", "16", "/kept"))

@@ -54,6 +54,8 @@ type lab struct {
 	digest string
 	token  string
 	log    *logbook
+	// reserve is node's Deps.ReserveBytes.
+	reserve uint64
 
 	node   *node.Node
 	client nodev1connect.NodeServiceClient
@@ -84,7 +86,7 @@ func bounded(t *testing.T) context.Context {
 	return ctx
 }
 
-func newLab(t *testing.T, poolMiB int64) *lab {
+func newLab(t *testing.T, poolMiB int64, reserve uint64) *lab {
 	t.Helper()
 	assets, err := guestos.Open(os.Getenv(guestDirVariable))
 	if err != nil {
@@ -96,7 +98,7 @@ func newLab(t *testing.T, poolMiB int64) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(run) })
-	l := &lab{t: t, assets: assets, token: strings.Repeat("ab", 32), log: &logbook{}, dir: &datadir.Dir{Path: t.TempDir(), RunRoot: run,
+	l := &lab{t: t, assets: assets, token: strings.Repeat("ab", 32), log: &logbook{}, reserve: reserve, dir: &datadir.Dir{Path: t.TempDir(), RunRoot: run,
 		Installation: datadir.Installation{ID: string(sandbox.NewID())[:6], UIDBase: uint32(1_200_000_000 + os.Getpid()%100_000*1000), UIDCount: 200,
 			PoolKind: string(pool.KindLoopXFS)}}}
 	if err := os.Mkdir(l.dir.PoolDir(), 0o700); err != nil {
@@ -202,7 +204,7 @@ func (l *lab) start() {
 		t.Fatal(err)
 	}
 	driver := qemu.New(qemu.Config{Logger: log})
-	l.node, err = node.New(t.Context(), node.Deps{Dir: l.dir, Pool: p, Groups: groups, DefaultDriver: driver.Name(), Logger: log, BootID: boot,
+	l.node, err = node.New(t.Context(), node.Deps{Dir: l.dir, Pool: p, Groups: groups, DefaultDriver: driver.Name(), Logger: log, BootID: boot, ReserveBytes: l.reserve,
 		Backends: []node.Backend{{Driver: driver, Network: nets, Guest: guest{l.assets}}},
 		Probes:   map[string]vmm.Probe{driver.Name(): {Available: true, Isolation: vmm.IsolationEmulated}}})
 	if err != nil {

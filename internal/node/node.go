@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -113,14 +114,24 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 	return n, nil
 }
 
+// closePatience bounds how long Close waits for operations that end with node.
+const closePatience = 10 * time.Second
+
 // Close releases what this process holds of the machines; the machines go on.
 func (n *Node) Close() error {
 	n.cancel()
 	n.wg.Wait()
 	n.mu.Lock()
-	defer n.mu.Unlock()
+	all := slices.Collect(maps.Values(n.machines))
+	n.mu.Unlock()
+	limit := time.After(closePatience)
 	var errs []error
-	for _, e := range n.machines {
+	for _, e := range all {
+		select {
+		case e.lock <- struct{}{}: // and is not given back: nothing happens to it any more
+		case <-limit:
+			return fmt.Errorf("an operation on a machine has not ended within %s", closePatience)
+		}
 		if e.machine != nil {
 			errs = append(errs, e.machine.Close())
 		}

@@ -118,10 +118,12 @@ func changeable(e *entry, generation int64) error {
 }
 
 // obey makes the vCPUs do what the record wants, and tells watchers. It goes on when the caller does not wait any more,
-// and ends early for a delete. The caller holds the entry.
+// and ends early for a delete and with node. The caller holds the entry.
 func (n *Node) obey(ctx context.Context, e *entry) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), vmm.ChangeTime+time.Second)
 	defer cancel()
+	stop := context.AfterFunc(n.life, cancel)
+	defer stop()
 	e.setAct(cancel)
 	defer e.setAct(nil)
 	still := e.rec.still()

@@ -264,3 +264,40 @@ func TestEndOfAPausedMachine(t *testing.T) {
 		})
 	}
 }
+
+// Node ends although a VMM does not answer.
+func TestCloseWithAVMMThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.start()
+	id := sandbox.NewID()
+	w.ensure(n, id)
+	vm := w.driver.host.get(id)
+	asked := make(chan struct{}, 16)
+	vm.mu.Lock()
+	vm.obey = func(ctx context.Context, _ bool) error {
+		asked <- struct{}{}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	vm.mu.Unlock()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := pauseMachine(t.Context(), n, id)
+		failed <- err
+	}()
+	<-asked
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-failed; err == nil {
+		t.Error("the pause succeeded")
+	}
+	vm.mu.Lock()
+	vm.obey = nil
+	vm.mu.Unlock()
+	next := w.start()
+	await(t, next, id, isRunning)
+	w.remove(next, id)
+	w.requireNothing()
+}
