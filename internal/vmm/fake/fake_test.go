@@ -88,7 +88,7 @@ func (l *lab) machine(t *testing.T) vmmtest.Machine {
 		},
 		StartCounting: func(ctx context.Context) error {
 			// In a session of its own and by a child, as commands are.
-			return start(ctx, spec, `setsid sh -c 'i=0; while :; do i=$((i+1)); echo $i > count.new; mv count.new count; done'`)
+			return start(ctx, spec, `setsid sh -c 'i=0; while :; do i=$((i+1)); echo $i > count.new; mv count.new count; sleep 0.01; done'`)
 		},
 		Counted: func(_ context.Context, m vmm.Machine) (int64, error) { return counted(m.State()) },
 	}
