@@ -282,24 +282,23 @@ func (l *lab) await(id sandbox.ID, want nodev1.MachineState, reason string) {
 	l.t.Fatalf("the machine is %v, wanted %v %q: %v", last, want, reason, stream.Err())
 }
 
-func (l *lab) agent() func(ctx context.Context, id sandbox.ID) (agentv1connect.AgentServiceClient, func(), error) {
-	return func(ctx context.Context, id sandbox.ID) (agentv1connect.AgentServiceClient, func(), error) {
-		conn, err := l.dial(ctx, id)
-		if err != nil {
-			return nil, nil, err
-		}
-		caller := rpc.HTTPClient(func(context.Context) (net.Conn, error) { return conn, nil })
-		auth := connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
-			return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-				r.Header().Set("Authorization", "Bearer "+l.token)
-				return next(ctx, r)
-			}
-		}))
-		return agentv1connect.NewAgentServiceClient(caller, rpc.BaseURL, auth), func() {
-			caller.CloseIdleConnections()
-			conn.Close()
-		}, nil
+// agent asks the agent of a machine over one connection, which is closed with it.
+func (l *lab) agent(ctx context.Context, id sandbox.ID) (agentv1connect.AgentServiceClient, func(), error) {
+	conn, err := l.dial(ctx, id)
+	if err != nil {
+		return nil, nil, err
 	}
+	caller := rpc.HTTPClient(func(context.Context) (net.Conn, error) { return conn, nil })
+	auth := connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+			r.Header().Set("Authorization", "Bearer "+l.token)
+			return next(ctx, r)
+		}
+	}))
+	return agentv1connect.NewAgentServiceClient(caller, rpc.BaseURL, auth), func() {
+		caller.CloseIdleConnections()
+		conn.Close()
+	}, nil
 }
 
 func (l *lab) dial(ctx context.Context, id sandbox.ID) (net.Conn, error) {
@@ -327,7 +326,7 @@ func (l *lab) call(id sandbox.ID, ask func(context.Context, agentv1connect.Agent
 		err := func() error {
 			short, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
-			agent, end, err := l.agent()(short, id)
+			agent, end, err := l.agent(short, id)
 			if err != nil {
 				return err
 			}
@@ -365,8 +364,11 @@ func (l *lab) look(id sandbox.ID, process string) (p *agentv1.Process) {
 	l.t.Helper()
 	l.call(id, func(ctx context.Context, a agentv1connect.AgentServiceClient) error {
 		r, err := a.GetProcess(ctx, connect.NewRequest(&agentv1.GetProcessRequest{ProcessId: process}))
+		if err != nil {
+			return err
+		}
 		p = r.Msg.GetProcess()
-		return err
+		return nil
 	})
 	return p
 }

@@ -75,6 +75,7 @@ type Node struct {
 
 	life   context.Context // ends with Close; watchers hang on it
 	cancel context.CancelFunc
+	starts sync.Mutex // held while something is added to wg, and while life ends: nothing is added after it
 	wg     sync.WaitGroup
 }
 
@@ -110,8 +111,17 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 	if err := n.recover(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	n.wg.Go(n.watchPool)
+	n.background(n.watchPool)
 	return n, nil
+}
+
+// background runs f beside the rest until node is closed; Close waits for it. A closed node does not begin it.
+func (n *Node) background(f func()) {
+	n.starts.Lock()
+	defer n.starts.Unlock()
+	if n.life.Err() == nil {
+		n.wg.Go(f)
+	}
 }
 
 // closePatience bounds how long Close waits for operations that end with node.
@@ -119,7 +129,9 @@ const closePatience = 10 * time.Second
 
 // Close releases what this process holds of the machines; the machines go on.
 func (n *Node) Close() error {
+	n.starts.Lock()
 	n.cancel()
+	n.starts.Unlock()
 	n.wg.Wait()
 	n.mu.Lock()
 	all := slices.Collect(maps.Values(n.machines))

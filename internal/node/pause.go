@@ -181,7 +181,7 @@ func (n *Node) settle(id sandbox.ID, e *entry) {
 		return
 	}
 	e.settling = true
-	n.wg.Go(func() { n.settleAll(id, e) })
+	n.background(func() { n.settleAll(id, e) })
 }
 
 // settleAll tries until the record is obeyed or does not want anything any more.

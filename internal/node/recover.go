@@ -140,7 +140,7 @@ func (n *Node) watch(e *entry, rec *record, m vmm.Machine) {
 	e.setAgent(e.box)
 	n.hub.set(rec.ID, toProto(rec, e.vcpus))
 	ctx, ended := context.WithCancel(n.life)
-	n.wg.Go(func() {
+	n.background(func() {
 		defer ended()
 		exit, err := m.Wait(n.life)
 		if err != nil {
@@ -151,7 +151,7 @@ func (n *Node) watch(e *entry, rec *record, m vmm.Machine) {
 	if m.Stalled() == nil {
 		return
 	}
-	n.wg.Go(func() {
+	n.background(func() {
 		for {
 			select {
 			case <-m.Stalled():
