@@ -24,9 +24,10 @@ type Driver struct {
 
 // Pool is where disks are kept.
 type Pool struct {
-	Kind       string `json:"kind" doc:"reflink, loop-xfs or copy"`
-	TotalBytes int64  `json:"total_bytes"`
-	FreeBytes  int64  `json:"free_bytes"`
+	Kind         string `json:"kind" doc:"reflink, loop-xfs or copy"`
+	TotalBytes   int64  `json:"total_bytes"`
+	FreeBytes    int64  `json:"free_bytes"`
+	ReserveBytes int64  `json:"reserve_bytes" doc:"With less than that free, all sandboxes are paused until there is room"`
 }
 
 // Capacity is what the machine has.

@@ -26,7 +26,7 @@ func printNode(cli *cli, n *apiv1.Node) error {
 		{"installation", n.InstallationID}, {"version", n.Version}, {"kernel", n.Kernel},
 		{"cpus", fmt.Sprint(n.Capacity.CPUs)},
 		{"memory", fmt.Sprintf("%d MiB, %d MiB free", n.Capacity.MemoryBytes>>20, n.Capacity.MemoryFreeBytes>>20)},
-		{"pool", fmt.Sprintf("%s, %d MiB, %d MiB free", n.Pool.Kind, n.Pool.TotalBytes>>20, n.Pool.FreeBytes>>20)},
+		{"pool", fmt.Sprintf("%s, %d MiB, %d MiB free, %d MiB in reserve", n.Pool.Kind, n.Pool.TotalBytes>>20, n.Pool.FreeBytes>>20, n.Pool.ReserveBytes>>20)},
 		{"sandboxes", fmt.Sprint(n.Sandboxes)},
 	}
 	for _, d := range n.Drivers {

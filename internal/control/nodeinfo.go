@@ -18,7 +18,8 @@ func (c *Control) Node(ctx context.Context) (NodeInfo, error) {
 		return NodeInfo{}, storeError(err)
 	}
 	info := NodeInfo{InstallationID: res.InstallationId, DefaultDriver: res.DefaultDriver, PoolKind: res.Pool.GetKind(),
-		PoolTotal: int64(res.Pool.GetTotalBytes()), PoolFree: int64(res.Pool.GetFreeBytes()), CPUs: int(res.Cpus),
+		PoolTotal: int64(res.Pool.GetTotalBytes()), PoolFree: int64(res.Pool.GetFreeBytes()),
+		PoolReserve: int64(res.Pool.GetReserveBytes()), CPUs: int(res.Cpus),
 		MemoryBytes: int64(res.MemoryBytes), MemoryFree: int64(res.MemoryAvailableBytes), Kernel: res.Kernel,
 		Sandboxes: len(live), Warnings: res.Warnings}
 	for _, d := range res.Drivers {

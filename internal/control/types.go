@@ -84,6 +84,7 @@ type NodeInfo struct {
 	PoolKind       string
 	PoolTotal      int64
 	PoolFree       int64
+	PoolReserve    int64 // below it node pauses all machines
 	CPUs           int
 	MemoryBytes    int64
 	MemoryFree     int64

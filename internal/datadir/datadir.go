@@ -29,6 +29,8 @@ type Installation struct {
 	GatewayGID uint32 `json:"gateway_gid"`
 	// PoolKind is reflink, loop-xfs or copy.
 	PoolKind string `json:"pool_kind"`
+	// PoolReserveMiB is what node keeps free of the pool (see docs/operations.md); 0 lets it choose.
+	PoolReserveMiB uint64 `json:"pool_reserve_mib,omitempty"`
 }
 
 // Check fails when something is missing that every finished installation has.

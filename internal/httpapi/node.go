@@ -27,7 +27,7 @@ func (s *server) node(ctx context.Context, _ *struct{}) (*nodeOutput, error) {
 	out := apiv1.Node{
 		InstallationID: n.InstallationID, Version: s.Version, Kernel: n.Kernel, DefaultDriver: n.DefaultDriver,
 		Drivers:   []apiv1.Driver{},
-		Pool:      apiv1.Pool{Kind: n.PoolKind, TotalBytes: n.PoolTotal, FreeBytes: n.PoolFree},
+		Pool:      apiv1.Pool{Kind: n.PoolKind, TotalBytes: n.PoolTotal, FreeBytes: n.PoolFree, ReserveBytes: n.PoolReserve},
 		Capacity:  apiv1.Capacity{CPUs: n.CPUs, MemoryBytes: n.MemoryBytes, MemoryFreeBytes: n.MemoryFree},
 		Sandboxes: n.Sandboxes, Warnings: listNotNil(n.Warnings),
 	}

@@ -15,7 +15,7 @@ import (
 
 // remove deletes everything of a sandbox; see DeleteMachine in the protocol. It may be called again after an error.
 func (n *Node) remove(ctx context.Context, id sandbox.ID) error {
-	e, err := n.acquire(ctx, id)
+	e, err := n.acquireToDelete(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -24,6 +24,23 @@ func (n *Node) remove(ctx context.Context, id sandbox.ID) error {
 		return nil
 	}
 	return n.dismantle(ctx, e)
+}
+
+// acquireToDelete is acquire, but a pause or resume of the machine that is under way, or comes first, ends early.
+func (n *Node) acquireToDelete(ctx context.Context, id sandbox.ID) (*entry, error) {
+	e := n.entryOf(id)
+	defer n.drop(id, e)
+	e.addDeletes(1)
+	defer e.addDeletes(-1)
+	return n.acquire(ctx, id)
+}
+
+func (e *entry) addDeletes(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.deletes += n; e.deletes > 0 && e.act != nil {
+		e.act()
+	}
 }
 
 // dismantle removes all parts of e.rec, then the record: VMM, network, control group, files. A failing part does not

@@ -46,6 +46,8 @@ type driver struct {
 	bootErr error
 	// gate, when not nil, is received from before a machine is made.
 	gate chan struct{}
+	// waits, when not nil, is called by a Boot that comes to the gate, booted by one that has made its machine.
+	waits, booted func()
 }
 
 func (d *driver) Name() string { return "scripted" }
@@ -54,7 +56,13 @@ func (d *driver) Probe(context.Context) vmm.Probe {
 }
 
 func (d *driver) Boot(ctx context.Context, spec vmm.Spec) (vmm.Machine, error) {
+	if d.booted != nil {
+		defer d.booted()
+	}
 	if d.gate != nil {
+		if d.waits != nil {
+			d.waits()
+		}
 		select {
 		case <-d.gate:
 		case <-ctx.Done():
@@ -71,7 +79,7 @@ func (d *driver) Boot(ctx context.Context, spec vmm.Spec) (vmm.Machine, error) {
 	d.host.mu.Lock()
 	defer d.host.mu.Unlock()
 	d.host.boots++
-	m := &machine{done: make(chan struct{}), state: vmm.State{Driver: d.Name(), Process: confine.Identity{PID: d.host.boots}, Private: private}}
+	m := &machine{done: make(chan struct{}), stalls: make(chan struct{}, 1), state: vmm.State{Driver: d.Name(), Process: confine.Identity{PID: d.host.boots}, Private: private}}
 	d.host.machines[spec.ID] = m
 	return m, nil
 }
@@ -94,11 +102,49 @@ func (d *driver) Adopt(_ context.Context, state vmm.State) (vmm.Machine, error) 
 }
 
 type machine struct {
-	state vmm.State
-	once  sync.Once
-	done  chan struct{}
-	exit  vmm.Exit
+	state  vmm.State
+	once   sync.Once
+	done   chan struct{}
+	exit   vmm.Exit
+	stalls chan struct{}
+
+	mu      sync.Mutex
+	paused  bool
+	changes int
+	// obey, when not nil, is asked before each Pause (true) and Resume (false); on an error nothing changes.
+	obey func(ctx context.Context, pause bool) error
 }
+
+func (m *machine) set(ctx context.Context, paused bool) error {
+	m.mu.Lock()
+	obey := m.obey
+	m.mu.Unlock()
+	if obey != nil {
+		if err := obey(ctx, paused); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-m.done:
+		return vmm.ErrGone
+	default:
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.paused = paused
+	m.changes++
+	return nil
+}
+
+func (m *machine) isPaused() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.paused
+}
+
+func (m *machine) Pause(ctx context.Context) error  { return m.set(ctx, true) }
+func (m *machine) Resume(ctx context.Context) error { return m.set(ctx, false) }
+func (m *machine) Stalled() <-chan struct{}         { return m.stalls }
 
 func (m *machine) end(exit vmm.Exit) {
 	m.once.Do(func() {

@@ -30,6 +30,7 @@ type machineSpec struct {
 	memoryMiB      int
 	diskMiB        int
 	agentToken     string
+	keepDisk       bool
 }
 
 // stage is a timed part of Ensure.
@@ -45,29 +46,95 @@ func (n *Node) ensure(ctx context.Context, spec machineSpec) (*nodev1.Machine, [
 		return nil, nil, err
 	}
 	defer n.release(spec.id, e)
-	if e.rec != nil {
-		if e.rec.Phase == phaseRunning && e.rec.Generation == spec.generation {
-			return toProto(e.rec), nil, nil
-		}
-		return nil, nil, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "node has another machine for this sandbox",
-			Cause:  fmt.Sprintf("generation %d is %s, generation %d was asked", e.rec.Generation, e.rec.Phase, spec.generation),
-			Remedy: "delete the sandbox"}
+	if e.rec != nil && e.rec.Phase == phaseRunning && e.rec.Generation == spec.generation {
+		return toProto(e.rec, e.vcpus), nil, nil
 	}
-	uid, err := n.uids.take()
+	if n.mustHold(ctx, e) {
+		return nil, nil, n.reserve.full("the host's pool has no room for another machine; nothing happened")
+	}
+	rec, err := n.newRecord(ctx, e, spec)
 	if err != nil {
 		return nil, nil, err
 	}
-	rec := &record{ID: spec.id, Generation: spec.generation, Phase: phaseMaking, Driver: spec.backend.Driver.Name(), UID: uid,
-		VCPUs: spec.vcpus, MemoryMiB: spec.memoryMiB, DiskMiB: spec.diskMiB, TemplateDigest: spec.templateDigest,
-		BootID: n.deps.BootID, MadeAt: time.Now().UTC()}
 	stages, err := n.makeMachine(ctx, e, rec, spec)
 	if err != nil {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		e.rec = rec
-		return nil, nil, errors.Join(err, n.dismantle(cctx, e))
+		return nil, nil, errors.Join(err, n.abandon(cctx, e))
 	}
-	return toProto(e.rec), stages, nil
+	return toProto(e.rec, e.vcpus), stages, nil
+}
+
+// newRecord is the record of a machine that is to be made: of a new one, or of one on the disk that e.rec has kept. It is
+// not written yet. The caller holds the entry.
+func (n *Node) newRecord(ctx context.Context, e *entry, spec machineSpec) (*record, error) {
+	rec := &record{ID: spec.id, Generation: spec.generation, Phase: phaseMaking, Driver: spec.backend.Driver.Name(),
+		VCPUs: spec.vcpus, MemoryMiB: spec.memoryMiB, DiskMiB: spec.diskMiB, TemplateDigest: spec.templateDigest,
+		BootID: n.deps.BootID, MadeAt: time.Now().UTC()}
+	if e.rec != nil {
+		if err := keepable(e.rec, spec); err != nil {
+			return nil, err
+		}
+		// What its end could not give back is in the way of the next one.
+		if err := n.removeCompute(ctx, spec.id, ""); err != nil {
+			return nil, fmt.Errorf("give back what the ended machine held: %w", err)
+		}
+		rec.Previous, rec.UID, rec.DiskMiB, rec.TemplateDigest = e.rec, e.rec.UID, e.rec.DiskMiB, e.rec.TemplateDigest
+		return rec, nil
+	}
+	if spec.keepDisk {
+		return nil, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "there is no disk to go on with",
+			Cause: "node has no machine of this sandbox", Remedy: "delete the sandbox"}
+	}
+	var err error
+	rec.UID, err = n.uids.take()
+	return rec, err
+}
+
+// keepable fails unless a machine can be made on the disk of old.
+func keepable(old *record, spec machineSpec) error {
+	e := &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "node has another machine for this sandbox",
+		Cause:  fmt.Sprintf("generation %d is %s, generation %d was asked", old.Generation, old.Phase, spec.generation),
+		Remedy: "delete the sandbox"}
+	switch {
+	case old.Phase != phaseExited, old.Generation >= spec.generation:
+		return e
+	case !spec.keepDisk:
+		e.Remedy = "recover the sandbox, or delete it"
+		return e
+	}
+	return nil
+}
+
+// abandon removes a machine that could not be made. A disk that was there before is kept, and its machine has ended as
+// before. The caller holds the entry.
+func (n *Node) abandon(ctx context.Context, e *entry) error {
+	if e.rec.Previous == nil {
+		return n.dismantle(ctx, e)
+	}
+	var errs []error
+	if e.machine != nil {
+		if err := e.machine.Kill(ctx); err != nil { // the record stays as it is: the disk may still be written
+			return fmt.Errorf("end the machine of %s: %w", e.rec.ID, err)
+		}
+		errs = append(errs, e.machine.Close())
+		e.machine = nil
+	}
+	if e.box != nil {
+		errs = append(errs, e.box.Close())
+		e.box = nil
+	}
+	errs = append(errs, n.removeCompute(ctx, e.rec.ID, ""))
+	e.rec, e.vcpus = e.rec.Previous, vcpus{}
+	n.hub.set(e.rec.ID, toProto(e.rec, e.vcpus))
+	if err := n.records.save(e.rec); err != nil {
+		errs = append(errs, err) // after a restart of node it is abandoned once more
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("give up the machine of %s: %w", e.rec.ID, err)
+	}
+	return nil
 }
 
 // makeMachine makes all parts in order of their record. On error the caller dismantles.
@@ -89,13 +156,14 @@ func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec mach
 	e.machine = m
 	stages = append(stages, stage{"boot", time.Since(start)})
 	start = time.Now()
-	state := m.State()
-	rec.Machine, rec.Phase, rec.Isolation = &state, phaseRunning, m.Isolation()
+	state, previous := m.State(), rec.Previous
+	rec.Machine, rec.Phase, rec.Isolation, rec.Previous = &state, phaseRunning, m.Isolation(), nil
 	if err := n.records.save(rec); err != nil {
+		rec.Previous = previous // or its disk would be removed
 		return nil, err
 	}
 	stages = append(stages, stage{"record", time.Since(start)})
-	e.rec = rec
+	e.rec, e.vcpus = rec, vcpus{known: true}
 	n.watch(e, rec, m)
 	return stages, nil
 }
@@ -130,7 +198,11 @@ func (n *Node) makeParts(ctx context.Context, rec *record, spec machineSpec) (*p
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		defer elapsed(&disk, time.Now())
-		p.disk, err = n.deps.Pool.CreateDisk(gctx, rec.ID, rec.TemplateDigest, rec.DiskMiB)
+		if rec.Previous != nil {
+			p.disk, err = n.deps.Pool.OpenDisk(rec.ID)
+		} else {
+			p.disk, err = n.deps.Pool.CreateDisk(gctx, rec.ID, rec.TemplateDigest, rec.DiskMiB)
+		}
 		return err
 	})
 	g.Go(func() (err error) {

@@ -97,7 +97,7 @@ func (n *Node) receive(ctx context.Context, stream *connect.ClientStream[nodev1.
 			checked = size
 		}
 		if _, err := f.Write(data); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			return poolFull(0)
+			return poolFull(0, importReserve)
 		} else if err != nil {
 			return fmt.Errorf("receive an archive: %w", err)
 		}
@@ -107,19 +107,20 @@ func (n *Node) receive(ctx context.Context, stream *connect.ClientStream[nodev1.
 
 // checkSpace refuses to go on when the sandboxes that run would soon have no space for their disks.
 func (n *Node) checkSpace(ctx context.Context) error {
-	usage, err := n.deps.Pool.Usage(ctx)
+	usage, err := n.deps.Usage(ctx)
 	if err != nil {
 		return fmt.Errorf("pool usage: %w", err)
 	}
-	if usage.FreeBytes < importReserve {
-		return poolFull(int64(usage.FreeBytes))
+	// Above the reserve, so that no import makes node pause the machines.
+	if keep := max(importReserve, enough(n.reserve.bytes(usage.TotalBytes))); usage.FreeBytes < keep {
+		return poolFull(usage.FreeBytes, keep)
 	}
 	return nil
 }
 
-func poolFull(free int64) error {
+func poolFull(free, keep uint64) error {
 	return &sandbox.Error{Code: sandbox.CodePoolFull, Message: "the host's pool is too full for an import",
-		Cause:  fmt.Sprintf("%d MiB are free, %d MiB are kept for sandboxes", free/mib, importReserve/mib),
+		Cause:  fmt.Sprintf("%d MiB are free, %d MiB are kept for sandboxes", free/mib, keep/mib),
 		Remedy: "delete sandboxes or templates, or give the pool more space"}
 }
 

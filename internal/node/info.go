@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 func (s service) GetNode(ctx context.Context, _ *connect.Request[nodev1.GetNodeRequest]) (*connect.Response[nodev1.GetNodeResponse], error) {
 	n := s.n
-	usage, err := n.deps.Pool.Usage(ctx)
+	usage, err := n.deps.Usage(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("pool usage: %w", err)
 	}
@@ -27,7 +28,8 @@ func (s service) GetNode(ctx context.Context, _ *connect.Request[nodev1.GetNodeR
 	}
 	res := &nodev1.GetNodeResponse{
 		InstanceId: n.instance, InstallationId: n.deps.Dir.Installation.ID, DefaultDriver: n.deps.DefaultDriver,
-		Pool:        &nodev1.Pool{Kind: n.deps.Dir.Installation.PoolKind, TotalBytes: uint64(usage.TotalBytes), FreeBytes: uint64(usage.FreeBytes)},
+		Pool: &nodev1.Pool{Kind: n.deps.Dir.Installation.PoolKind, TotalBytes: uint64(usage.TotalBytes), FreeBytes: uint64(usage.FreeBytes),
+			ReserveBytes: n.reserve.bytes(usage.TotalBytes)},
 		Cpus:        uint32(runtime.NumCPU()),
 		MemoryBytes: uint64(info.Totalram) * uint64(info.Unit), MemoryAvailableBytes: availableMemory(),
 		Kernel: unix.ByteSliceToString(uts.Release[:]), Warnings: n.warnings(),
@@ -52,6 +54,9 @@ func (n *Node) warnings() []string {
 	}
 	if n.deps.Dir.Installation.PoolKind == "copy" {
 		out = append(out, "the pool has no reflinks: every disk is a full copy, slow and large")
+	}
+	if n.reserve.isLow() {
+		out = append(out, sandbox.AsError(n.reserve.full("")).Cause+": machines are paused until then")
 	}
 	return out
 }

@@ -14,6 +14,7 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 	steps    *prometheus.HistogramVec
+	holds    prometheus.Counter
 	calls    connect.Interceptor
 }
 
@@ -21,8 +22,10 @@ func newMetrics(n *Node) *metrics {
 	m := &metrics{registry: telemetry.NewRegistry(),
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "space_node_step_seconds",
 			Help: "Time of the parts of making machines, and of removing them.", Buckets: telemetry.Buckets()}, []string{"step"})}
+	m.holds = prometheus.NewCounter(prometheus.CounterOpts{Name: "space_node_holds_total",
+		Help: "How often a machine was paused because the pool was nearly full."})
 	m.calls = telemetry.ObserveCalls("node", m.registry, n.deps.Logger)
-	m.registry.MustRegister(m.steps, machineCounter{n}, poolGauge{n})
+	m.registry.MustRegister(m.steps, m.holds, machineCounter{n}, poolGauge{n})
 	return m
 }
 
@@ -38,11 +41,13 @@ func (m machineCounter) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc() }
 
 // Collect implements prometheus.Collector.
 func (m machineCounter) Collect(ch chan<- prometheus.Metric) {
-	counts := map[string]int{"running": 0, "exited": 0}
+	counts := map[string]int{"running": 0, "paused": 0, "exited": 0}
 	for _, machine := range m.n.hub.snapshot() {
 		switch machine.GetState() {
 		case nodev1.MachineState_MACHINE_STATE_EXITED:
 			counts["exited"]++
+		case nodev1.MachineState_MACHINE_STATE_PAUSED:
+			counts["paused"]++
 		default:
 			counts["running"]++
 		}
@@ -56,7 +61,7 @@ func (m machineCounter) Collect(ch chan<- prometheus.Metric) {
 type poolGauge struct{ n *Node }
 
 func (p poolGauge) desc() *prometheus.Desc {
-	return prometheus.NewDesc("space_node_pool_bytes", "Size of the pool, and what is free of it.", []string{"kind"}, nil)
+	return prometheus.NewDesc("space_node_pool_bytes", "Size of the pool, what is free of it, and the reserve below which machines are paused.", []string{"kind"}, nil)
 }
 
 // Describe implements prometheus.Collector.
@@ -64,11 +69,12 @@ func (p poolGauge) Describe(ch chan<- *prometheus.Desc) { ch <- p.desc() }
 
 // Collect implements prometheus.Collector.
 func (p poolGauge) Collect(ch chan<- prometheus.Metric) {
-	usage, err := p.n.deps.Pool.Usage(context.Background())
+	usage, err := p.n.deps.Usage(context.Background())
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(p.desc(), err)
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(p.desc(), prometheus.GaugeValue, float64(usage.TotalBytes), "total")
 	ch <- prometheus.MustNewConstMetric(p.desc(), prometheus.GaugeValue, float64(usage.FreeBytes), "free")
+	ch <- prometheus.MustNewConstMetric(p.desc(), prometheus.GaugeValue, float64(p.n.reserve.bytes(usage.TotalBytes)), "reserve")
 }

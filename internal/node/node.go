@@ -12,9 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/datadir"
@@ -50,6 +52,10 @@ type Deps struct {
 	Worker Worker
 	Logger *slog.Logger
 	BootID string // of this host boot
+	// ReserveBytes is what stays free of the pool; 0 chooses by its size.
+	ReserveBytes uint64
+	// Usage reads the pool's space; nil asks Pool.
+	Usage func(context.Context) (pool.Usage, error)
 }
 
 // Node serves one machine. Safe for concurrent use.
@@ -59,6 +65,7 @@ type Node struct {
 	uids     *uidRange
 	hub      *hub
 	metrics  *metrics
+	reserve  *reserve
 	instance string
 
 	templates chan struct{} // of capacity 1: full while templates are imported or deleted
@@ -68,6 +75,7 @@ type Node struct {
 
 	life   context.Context // ends with Close; watchers hang on it
 	cancel context.CancelFunc
+	starts sync.Mutex // held while something is added to wg, and while life ends: nothing is added after it
 	wg     sync.WaitGroup
 }
 
@@ -86,6 +94,10 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 		uids:      newUIDRange(deps.Dir.Installation.UIDBase, deps.Dir.Installation.UIDCount),
 		templates: make(chan struct{}, 1), machines: map[sandbox.ID]*entry{}, life: life, cancel: cancel,
 	}
+	if deps.Usage == nil {
+		n.deps.Usage = deps.Pool.Usage
+	}
+	n.reserve = &reserve{usage: n.deps.Usage, fixed: deps.ReserveBytes, patience: stallPatience}
 	n.metrics = newMetrics(n)
 	if err := os.MkdirAll(n.deps.Dir.RunDir()+"/vm", 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("run directory: %w", err), n.Close())
@@ -93,20 +105,45 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 	if err := n.sweepImports(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	if _, _, err := n.reserve.look(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
 	if err := n.recover(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	n.background(n.watchPool)
 	return n, nil
 }
 
+// background runs f beside the rest until node is closed; Close waits for it. A closed node does not begin it.
+func (n *Node) background(f func()) {
+	n.starts.Lock()
+	defer n.starts.Unlock()
+	if n.life.Err() == nil {
+		n.wg.Go(f)
+	}
+}
+
+// closePatience bounds how long Close waits for operations that end with node.
+const closePatience = 10 * time.Second
+
 // Close releases what this process holds of the machines; the machines go on.
 func (n *Node) Close() error {
+	n.starts.Lock()
 	n.cancel()
+	n.starts.Unlock()
 	n.wg.Wait()
 	n.mu.Lock()
-	defer n.mu.Unlock()
+	all := slices.Collect(maps.Values(n.machines))
+	n.mu.Unlock()
+	limit := time.After(closePatience)
 	var errs []error
-	for _, e := range n.machines {
+	for _, e := range all {
+		select {
+		case e.lock <- struct{}{}: // and is not given back: nothing happens to it any more
+		case <-limit:
+			return fmt.Errorf("an operation on a machine has not ended within %s", closePatience)
+		}
 		if e.machine != nil {
 			errs = append(errs, e.machine.Close())
 		}
@@ -134,10 +171,19 @@ type entry struct {
 	rec     *record // nil: nothing exists
 	machine vmm.Machine
 	box     sandboxnet.Box
+	vcpus   vcpus
+	stalled time.Time // when the host last had no space for its disk
 
 	// agent is how the gateway reaches the machine; guarded by mu, so that fd.sock never waits for an operation.
 	mu    sync.Mutex
 	agent sandboxnet.Box
+	// act ends the Pause or Resume under way, nil when there is none; deletes counts the deletes that wait, for none of them
+	// ever waits for a VMM that does not answer. Guarded by mu.
+	act     context.CancelFunc
+	deletes int
+	// settling: a goroutine makes the vCPUs do what the record wants; stir makes it look again. Guarded by mu.
+	settling bool
+	stir     chan struct{} // of capacity 1
 }
 
 func (e *entry) setAgent(b sandboxnet.Box) {
@@ -146,16 +192,22 @@ func (e *entry) setAgent(b sandboxnet.Box) {
 	e.agent = b
 }
 
-// acquire returns the locked entry of id.
-func (n *Node) acquire(ctx context.Context, id sandbox.ID) (*entry, error) {
+// entryOf returns the entry of id, which stays until drop or release.
+func (n *Node) entryOf(id sandbox.ID) *entry {
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	e := n.machines[id]
 	if e == nil {
-		e = &entry{lock: make(chan struct{}, 1)}
+		e = &entry{lock: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
 		n.machines[id] = e
 	}
 	e.refs++
-	n.mu.Unlock()
+	return e
+}
+
+// acquire returns the locked entry of id.
+func (n *Node) acquire(ctx context.Context, id sandbox.ID) (*entry, error) {
+	e := n.entryOf(id)
 	select {
 	case e.lock <- struct{}{}:
 		return e, nil

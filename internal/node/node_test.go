@@ -31,6 +31,7 @@ type world struct {
 	driver *driver
 	digest string
 	bootID string
+	usage  func(context.Context) (pool.Usage, error) // nil: the pool's own
 }
 
 func newWorld(t *testing.T) *world {
@@ -89,7 +90,7 @@ func (w *world) start() *Node {
 	w.t.Cleanup(func() { network.Close() })
 	n, err := New(w.t.Context(), Deps{Dir: w.dir, Pool: w.pool, Backends: []Backend{{Driver: w.driver, Network: network}},
 		DefaultDriver: w.driver.Name(), Probes: map[string]vmm.Probe{w.driver.Name(): w.driver.Probe(w.t.Context())},
-		Logger: slog.New(slog.DiscardHandler), BootID: w.bootID})
+		Logger: slog.New(slog.DiscardHandler), BootID: w.bootID, Usage: w.usage})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -173,7 +174,8 @@ func TestEnsureAndDelete(t *testing.T) {
 	w.remove(n, id)
 	w.requireNothing()
 	w.remove(n, id) // deleting what does not exist succeeds
-	n.wg.Wait()     // the watcher of the ended machine looks at its entry once more
+	n.cancel()
+	n.wg.Wait() // the watcher of the ended machine looks at its entry once more
 	if len(n.machines) != 0 {
 		t.Errorf("%d entries are kept for machines that do not exist", len(n.machines))
 	}

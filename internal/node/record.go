@@ -18,7 +18,7 @@ import (
 type phase string
 
 const (
-	phaseMaking   phase = "making"   // parts may exist; after a crash they are removed
+	phaseMaking   phase = "making"   // parts may exist; after a crash they are removed, but for a disk of Previous
 	phaseRunning  phase = "running"  // the VMM was started and is to be adopted
 	phaseExited   phase = "exited"   // the VMM is gone, the disk is kept
 	phaseDeleting phase = "deleting" // after a crash the removal goes on
@@ -39,9 +39,20 @@ type record struct {
 	BootID         string     `json:"boot_id"`
 	MadeAt         time.Time  `json:"made_at"`
 	Machine        *vmm.State `json:"machine,omitempty"`
-	Reason         string     `json:"reason,omitempty"`
-	Detail         string     `json:"detail,omitempty"`
+	// Paused: the machine is to stand still because somebody asked for it. Written before the act.
+	Paused bool `json:"paused,omitempty"`
+	// Held is why node keeps the machine from running, though it is wanted to: sandbox.ReasonPoolFull, or "". At most one
+	// of Paused and Held is set.
+	Held string `json:"held,omitempty"`
+	// Previous is the machine whose disk is kept, while another is being made on it. When that fails, it is the record
+	// again.
+	Previous *record `json:"previous,omitempty"`
+	Reason   string  `json:"reason,omitempty"`
+	Detail   string  `json:"detail,omitempty"`
 }
+
+// still reports whether the machine is to stand still.
+func (r *record) still() bool { return r.Paused || r.Held != "" }
 
 const maxRecordBytes = 64 << 10
 

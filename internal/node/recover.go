@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,6 +23,9 @@ func (n *Node) recover(ctx context.Context) error {
 	all, err := n.records.load()
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(all, func(r *record) bool { return r.Held != "" }) {
+		n.reserve.stayLow()
 	}
 	known := map[sandbox.ID]bool{}
 	g, gctx := errgroup.WithContext(ctx)
@@ -52,14 +57,18 @@ func (n *Node) recoverOne(ctx context.Context, e *entry) error {
 	case phaseRunning:
 		return n.adopt(ctx, e)
 	case phaseExited:
-		n.hub.set(rec.ID, toProto(rec))
+		n.hub.set(rec.ID, toProto(rec, e.vcpus))
 		return nil
 	}
 	log.Info("cleaning up a machine that a crash left half done", "phase", rec.Phase)
 	n.takeOver(ctx, e)
-	if err := n.dismantle(ctx, e); err != nil {
+	clean := n.dismantle
+	if rec.Phase == phaseMaking {
+		clean = n.abandon
+	}
+	if err := clean(ctx, e); err != nil {
 		log.Error("clean-up failed; it is tried again on delete", "error", err)
-		n.hub.set(rec.ID, toProto(rec))
+		n.hub.set(rec.ID, toProto(e.rec, e.vcpus))
 	}
 	return nil
 }
@@ -105,20 +114,52 @@ func (n *Node) adopt(ctx context.Context, e *entry) error {
 		return fmt.Errorf("network of %s: %w", rec.ID, err)
 	}
 	log.Info("adopted a running machine", "pid", rec.Machine.Process.PID)
+	n.agree(ctx, e)
 	n.watch(e, rec, m)
 	return nil
+}
+
+// agreeTime bounds how long the start of node waits for one VMM that does not answer.
+const agreeTime = 2 * time.Second
+
+// agree makes an adopted machine do what its record wants: the one before may have died between the two, or not have been
+// obeyed. Until a machine that does not answer does, node says what is wanted. The caller holds the entry.
+func (n *Node) agree(ctx context.Context, e *entry) {
+	n.hold(e)
+	e.vcpus = vcpus{still: e.rec.still()}
+	limit := time.AfterFunc(agreeTime, e.interrupt)
+	defer limit.Stop()
+	if err := n.obey(ctx, e); err != nil && !errors.Is(err, vmm.ErrGone) {
+		n.deps.Logger.Warn("an adopted machine does not obey; node goes on trying", "sandbox_id", e.rec.ID, "error", err)
+		n.settle(e.rec.ID, e)
+	}
 }
 
 // watch publishes a running machine and waits for its end.
 func (n *Node) watch(e *entry, rec *record, m vmm.Machine) {
 	e.setAgent(e.box)
-	n.hub.set(rec.ID, toProto(rec))
-	n.wg.Go(func() {
+	n.hub.set(rec.ID, toProto(rec, e.vcpus))
+	ctx, ended := context.WithCancel(n.life)
+	n.background(func() {
+		defer ended()
 		exit, err := m.Wait(n.life)
 		if err != nil {
 			return // node is closing
 		}
 		n.exited(e, rec, exit)
+	})
+	if m.Stalled() == nil {
+		return
+	}
+	n.background(func() {
+		for {
+			select {
+			case <-m.Stalled():
+				n.stall(rec.ID, rec)
+			case <-ctx.Done():
+				return
+			}
+		}
 	})
 }
 
@@ -146,8 +187,9 @@ func (n *Node) recordExit(ctx context.Context, e *entry, exit vmm.Exit) error {
 	rec := e.rec
 	e.setAgent(nil)
 	rec.Phase, rec.Reason, rec.Detail = phaseExited, exit.Reason, clip(exit.Detail)
+	rec.Paused, rec.Held, e.vcpus, e.stalled = false, "", vcpus{}, time.Time{}
 	err := n.records.save(rec)
-	n.hub.set(rec.ID, toProto(rec))
+	n.hub.set(rec.ID, toProto(rec, e.vcpus))
 	var errs []error
 	if e.machine != nil {
 		errs = append(errs, e.machine.Close())
@@ -232,10 +274,17 @@ func add(set map[sandbox.ID]bool, ids []sandbox.ID) {
 	}
 }
 
-func toProto(r *record) *nodev1.Machine {
-	m := &nodev1.Machine{SandboxId: string(r.ID), Generation: r.Generation, Driver: r.Driver, Isolation: r.Isolation,
-		State: nodev1.MachineState_MACHINE_STATE_EXITED, Reason: r.Reason, Detail: r.Detail}
-	if r.Phase == phaseRunning {
+func toProto(r *record, v vcpus) *nodev1.Machine {
+	if r.Phase == phaseMaking && r.Previous != nil {
+		r = r.Previous
+	}
+	m := &nodev1.Machine{SandboxId: string(r.ID), Generation: r.Generation, Driver: r.Driver, Isolation: r.Isolation}
+	switch {
+	case r.Phase != phaseRunning:
+		m.State, m.Reason, m.Detail = nodev1.MachineState_MACHINE_STATE_EXITED, r.Reason, r.Detail
+	case v.still:
+		m.State, m.Reason = nodev1.MachineState_MACHINE_STATE_PAUSED, r.Held
+	default:
 		m.State = nodev1.MachineState_MACHINE_STATE_RUNNING
 	}
 	return m

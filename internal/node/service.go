@@ -143,5 +143,5 @@ func (n *Node) checkSpec(m *nodev1.EnsureMachineRequest) (machineSpec, error) {
 			Cause: probe.Reason, Remedy: "leave out driver, or see space doctor"}
 	}
 	return machineSpec{id: id, generation: m.Generation, templateDigest: m.TemplateDigest, backend: b, vcpus: int(m.Vcpus),
-		memoryMiB: int(m.MemoryMib), diskMiB: int(m.DiskMib), agentToken: m.AgentToken}, nil
+		memoryMiB: int(m.MemoryMib), diskMiB: int(m.DiskMib), agentToken: m.AgentToken, keepDisk: m.KeepDisk}, nil
 }

@@ -88,7 +88,8 @@ func newNode(ctx context.Context, dir *datadir.Dir, logger *slog.Logger, open fu
 	}
 	closers = append(closers, b.close)
 	n, err := node.New(ctx, node.Deps{Dir: dir, Pool: p, Groups: groups, Backends: b.all, DefaultDriver: b.defaultName,
-		Probes: b.probes, Worker: node.ConfinedWorker("/proc/self/exe"), Logger: logger, BootID: bootID})
+		Probes: b.probes, Worker: node.ConfinedWorker("/proc/self/exe"), Logger: logger, BootID: bootID,
+		ReserveBytes: dir.Installation.PoolReserveMiB << 20})
 	if err != nil {
 		return nil, nil, err
 	}

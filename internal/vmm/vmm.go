@@ -12,6 +12,8 @@
 //   - Files in a Spec stay the caller's: the driver duplicates what it passes on; the caller closes its own.
 //   - Kill is idempotent, returns when the process is gone and reaped, and never signals a reused pid (pidfd).
 //   - Wait may be called by many; all get the same Exit.
+//   - Whether the vCPUs run changes only by Pause and Resume, and when the VMM stops them itself because the host failed
+//     its disk. Adopt leaves it as it is: who adopts a machine calls one of the two.
 //   - What a VMM answers is bounded (64 KiB, with deadlines): the VMM may have been taken over by its guest.
 package vmm
 
@@ -20,12 +22,14 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"time"
 
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
-// ErrGone is returned by Adopt when the machine does not run any more (or its pid now belongs to another process).
+// ErrGone is returned by Adopt when the machine does not exist any more (or its pid now belongs to another process), and
+// by Pause and Resume when it has ended.
 var ErrGone = errors.New("the machine is gone")
 
 // Isolation of a driver on this host, as it is told to users.
@@ -110,6 +114,9 @@ type Exit struct {
 	Detail string
 }
 
+// ChangeTime bounds Pause and Resume: it is enough for a busy host to write what a guest's disk still has under way.
+const ChangeTime = 10 * time.Second
+
 // ExitKilled is the Reason of an Exit that Kill caused.
 const ExitKilled = "killed"
 
@@ -124,7 +131,21 @@ type Machine interface {
 	// Console returns the newest part of the guest's serial console, at most 4 KiB, cleaned to printable UTF-8.
 	// Only for diagnosis: it is what the guest says about itself.
 	Console(ctx context.Context) (string, error)
-	// Kill ends the machine at once and returns when it is gone.
+	// Pause stops the vCPUs and returns when they stand still: no instruction of the guest runs, and what its disk was
+	// asked to write before is written or waits. Memory, sockets and process stay. Pausing a machine that stands still
+	// succeeds. After an error the state is not known, for a VMM may obey late: call one of the two again. ErrGone says
+	// that the guest or the VMM has ended, which Wait tells as ever. Both calls are bounded by ctx and by ChangeTime, also
+	// with a VMM that does not answer; calls at the same time go one after the other.
+	Pause(ctx context.Context) error
+	// Resume lets the vCPUs go on and returns when they run. It is the way on from Stalled too: what failed is done again.
+	// Resuming a machine that runs succeeds. Errors are those of Pause.
+	Resume(ctx context.Context) error
+	// Stalled receives when the VMM has stopped the guest by itself because the host had no space for what it wrote: the
+	// guest was told nothing and nothing is lost. It stands still until Resume; when there is still no space it stalls
+	// again. A machine that is found so by Adopt tells it too. One signal may stand for several; for one receiver. Nil
+	// when the driver knows no such thing.
+	Stalled() <-chan struct{}
+	// Kill ends the machine at once and returns when it is gone, whether it runs, stands still or does not answer.
 	Kill(ctx context.Context) error
 	// Close releases what this process holds of the machine (descriptors, goroutines); the machine goes on.
 	Close() error

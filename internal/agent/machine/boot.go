@@ -64,6 +64,7 @@ type booter struct {
 	config   bootconf.Config
 	group    *os.File // cgroup of user processes; nil where the kernel has no cgroup v2
 	listener net.Listener
+	readOnly bool // the disk is damaged
 }
 
 func (b *booter) takeConfig(context.Context) error {

@@ -20,16 +20,24 @@ const (
 	diskDeadline = 20 * time.Second
 )
 
-// mountDisk waits for the root disk and mounts it.
+// mountDisk waits for the root disk and mounts it; the kernel brings a file system that was not unmounted into order by its
+// journal. Where that fails, the disk is mounted as it is and read-only: it may be the only copy of what the sandbox had,
+// which can be fetched then, and nothing here repairs what it might destroy.
 func (b *booter) mountDisk(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, diskDeadline)
 	defer cancel()
 	if err := waitForFile(ctx, diskPath); err != nil {
 		return err
 	}
-	if err := unix.Mount(diskPath, newRoot, "ext4", 0, ""); err != nil {
-		return fmt.Errorf("mount %s as ext4: %w", diskPath, err)
+	err := unix.Mount(diskPath, newRoot, "ext4", 0, "")
+	if err == nil {
+		return nil
 	}
+	if roErr := unix.Mount(diskPath, newRoot, "ext4", unix.MS_RDONLY, "noload"); roErr != nil {
+		return fmt.Errorf("mount %s as ext4: %w; read-only: %w", diskPath, err, roErr)
+	}
+	b.readOnly = true
+	b.log.Error("the disk is damaged and mounted read-only: fetch what is needed, nothing can be written", "error", err)
 	return nil
 }
 

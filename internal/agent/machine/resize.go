@@ -39,6 +39,9 @@ type extent struct {
 // The kernel does it online. Inode tables are neither cleared now nor, as the kernel would, in the background: on a
 // sparse disk that only takes room in the pool, and tables that were never used read as zeros anyway.
 func (b *booter) growDisk(context.Context) error {
+	if b.readOnly {
+		return nil
+	}
 	if err := growFileSystem(); err != nil {
 		return err
 	}

@@ -5,6 +5,10 @@
 // directory and its own user database, in which root and user stand for that one uid. Mounts, clock, host name, reboot
 // and other users are out of its reach. The agent listens on AgentSocketName in the machine's RunDir.
 //
+// A paused machine's processes are stopped by signals, so a command that had stopped by itself goes on after a resume;
+// clocks go on, also those of the agent. An agent inside this process is paused by its connections, which neither take
+// nor give a byte. Without root only the agent is paused: its commands have our own uid.
+//
 // There are two ways to run the agent: as a process of its own, which outlives node as a real machine does, and inside
 // this process, which is fastest and lives as long as its Host.
 package fake

@@ -211,3 +211,9 @@ func bootError(err error) error {
 	}
 	return e
 }
+
+// changeError is the form in which a failed Pause or Resume reaches people.
+func changeError(err error) error {
+	return &sandbox.Error{Code: sandbox.CodeVMMFailed, Message: "the fake machine does not obey",
+		Cause: err.Error(), Remedy: "try again; deleting the sandbox always works", Err: err}
+}

@@ -2,6 +2,7 @@ package fake_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +25,7 @@ import (
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
 	"github.com/space-sandbox/space/internal/vmm/fake"
+	"github.com/space-sandbox/space/internal/vmm/fake/fakeagent"
 	"github.com/space-sandbox/space/internal/vmm/vmmtest"
 )
 
@@ -82,7 +85,44 @@ func (l *lab) machine(t *testing.T) vmmtest.Machine {
 			_, _ = ask(ctx, spec, func(a agentv1connect.AgentServiceClient) (*connect.Response[agentv1.ShutdownResponse], error) {
 				return a.Shutdown(ctx, connect.NewRequest(&agentv1.ShutdownRequest{}))
 			})
-		}}
+		},
+		StartCounting: func(ctx context.Context) error {
+			// In a session of its own and by a child, as commands are.
+			return start(ctx, spec, `setsid sh -c 'i=0; while :; do i=$((i+1)); echo $i > count.new; mv count.new count; sleep 0.01; done'`)
+		},
+		Counted: func(_ context.Context, m vmm.Machine) (int64, error) { return counted(m.State()) },
+	}
+}
+
+// start starts a shell in the home directory.
+func start(ctx context.Context, spec vmm.Spec, script string) error {
+	id := string(sandbox.NewProcessID())
+	p := &agentv1.ProcessSpec{Argv: []string{"/bin/sh", "-c", script}}
+	if _, err := ask(ctx, spec, func(a agentv1connect.AgentServiceClient) (*connect.Response[agentv1.CreateProcessResponse], error) {
+		return a.CreateProcess(ctx, connect.NewRequest(&agentv1.CreateProcessRequest{ProcessId: id, Spec: p}))
+	}); err != nil {
+		return err
+	}
+	_, err := ask(ctx, spec, func(a agentv1connect.AgentServiceClient) (*connect.Response[agentv1.StartProcessResponse], error) {
+		return a.StartProcess(ctx, connect.NewRequest(&agentv1.StartProcessRequest{ProcessId: id}))
+	})
+	return err
+}
+
+// counted reads the counter in the machine's home directory.
+func counted(state vmm.State) (int64, error) {
+	var private struct{ Root string }
+	if err := json.Unmarshal(state.Private, &private); err != nil {
+		return 0, err
+	}
+	data, err := os.ReadFile(filepath.Join(fakeagent.Home(private.Root), "count"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 }
 
 // ask calls the agent over a connection of its own.

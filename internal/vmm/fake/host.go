@@ -64,6 +64,7 @@ func (h *Host) Close() {
 type local struct {
 	id     confine.Identity
 	server *http.Server
+	gate   *gate
 	done   chan struct{}
 
 	mu  sync.Mutex
@@ -71,7 +72,7 @@ type local struct {
 }
 
 func (h *Host) start(spec vmm.Spec, p private, listener *net.UnixListener, log *slog.Logger) (body, error) {
-	l := &local{done: make(chan struct{})}
+	l := &local{gate: newGate(), done: make(chan struct{})}
 	config := fakeagent.Config{Token: spec.AgentToken, Version: "fake", Root: p.Root, MemoryMiB: spec.MemoryMiB, Logger: log,
 		PowerOff: func() {
 			if err := os.WriteFile(fakeagent.PoweredOff(p.Root), nil, 0o600); err != nil {
@@ -96,7 +97,7 @@ func (h *Host) start(spec vmm.Spec, p private, listener *net.UnixListener, log *
 		defer close(l.done)
 		defer h.forget(l)
 		defer server.Close()
-		if err := l.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := l.server.Serve(gatedListener{listener, l.gate}); !errors.Is(err, http.ErrServerClosed) {
 			l.end(err.Error())
 		}
 	}()
@@ -145,6 +146,19 @@ func (l *local) ended() <-chan struct{}          { return l.done }
 func (l *local) oom() (bool, error)              { return false, nil }
 func (l *local) sweep(ctx context.Context) error { return endUID(ctx, l.id.UID) }
 func (l *local) close() error                    { return nil }
+
+func (l *local) pause(ctx context.Context) error {
+	l.gate.shut()
+	return stopUID(ctx, l.id.UID)
+}
+
+func (l *local) resume(ctx context.Context) error {
+	if err := continueUID(ctx, l.id.UID); err != nil {
+		return err
+	}
+	l.gate.open()
+	return nil
+}
 
 func (l *local) wait(ctx context.Context) (string, error) {
 	select {

@@ -26,6 +26,9 @@ type body interface {
 	oom() (bool, error)
 	// kill ends it with everything it has started.
 	kill(ctx context.Context) error
+	// pause stops it with everything it has started, and returns when all stands still; resume is the opposite.
+	pause(ctx context.Context) error
+	resume(ctx context.Context) error
 	// sweep ends what it has started after its own end.
 	sweep(ctx context.Context) error
 	close() error
@@ -41,6 +44,8 @@ type machine struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	change chan struct{} // of capacity 1: full while a Pause or Resume is under way
+
 	mu     sync.Mutex
 	killed bool
 
@@ -50,7 +55,7 @@ type machine struct {
 var _ vmm.Machine = (*machine)(nil)
 
 func newMachine(b body, p private, log *slog.Logger) *machine {
-	m := &machine{body: b, private: p, log: log, end: vmm.NewEnd()}
+	m := &machine{body: b, private: p, log: log, change: make(chan struct{}, 1), end: vmm.NewEnd()}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.work.Go(m.awaitEnd)
 	return m
@@ -70,6 +75,37 @@ func (m *machine) Isolation() string { return vmm.IsolationNone }
 func (m *machine) Console(context.Context) (string, error) { return "", nil }
 
 func (m *machine) Wait(ctx context.Context) (vmm.Exit, error) { return m.end.Wait(ctx, m.ctx) }
+
+// Pause stops the agent and every process of the machine.
+func (m *machine) Pause(ctx context.Context) error { return m.turn(ctx, m.body.pause) }
+
+// Resume lets them go on.
+func (m *machine) Resume(ctx context.Context) error { return m.turn(ctx, m.body.resume) }
+
+// Stalled is nil: there is no disk.
+func (m *machine) Stalled() <-chan struct{} { return nil }
+
+// turn does one change after the other.
+func (m *machine) turn(ctx context.Context, change func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, vmm.ChangeTime)
+	defer cancel()
+	select {
+	case m.change <- struct{}{}:
+		defer func() { <-m.change }()
+	case <-ctx.Done():
+		return changeError(ctx.Err())
+	}
+	err := change(ctx)
+	select {
+	case <-m.body.ended():
+		return fmt.Errorf("fake: %w", vmm.ErrGone)
+	default:
+	}
+	if err != nil {
+		return changeError(err)
+	}
+	return nil
+}
 
 func (m *machine) Kill(ctx context.Context) error {
 	select {

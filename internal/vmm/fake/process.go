@@ -111,6 +111,20 @@ func (p *process) oom() (bool, error) {
 	return false, nil
 }
 
+func (p *process) pause(ctx context.Context) error {
+	if err := p.proc.Signal(unix.SIGSTOP); err != nil {
+		return err
+	}
+	return stopUID(ctx, p.identity().UID)
+}
+
+func (p *process) resume(ctx context.Context) error {
+	if err := continueUID(ctx, p.identity().UID); err != nil {
+		return err
+	}
+	return p.proc.Signal(unix.SIGCONT)
+}
+
 // sweep ends commands that outlived their agent.
 func (p *process) sweep(ctx context.Context) error {
 	if g := p.proc.Group(); g != nil {
@@ -125,4 +139,19 @@ func endUID(ctx context.Context, uid uint32) error {
 		return nil
 	}
 	return confine.EndUID(ctx, uid)
+}
+
+// stopUID stops what runs as a machine's uid. Without root only the agent stands still.
+func stopUID(ctx context.Context, uid uint32) error {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	return confine.StopUID(ctx, uid)
+}
+
+func continueUID(ctx context.Context, uid uint32) error {
+	if os.Getuid() != 0 {
+		return nil
+	}
+	return confine.ContinueUID(ctx, uid)
 }

@@ -20,7 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/space-sandbox/space/internal/rpc"
+	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/sandboxnet"
+	"github.com/space-sandbox/space/internal/vmm"
 	"github.com/space-sandbox/space/internal/vmm/qemu"
 )
 
@@ -83,10 +85,29 @@ func TestDiskThatFails(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("nothing in the log")
 	}
-	// A guest that stands still is tried again; with space, nothing is lost.
+	awaitStall(t, m)
+	// Without space it stalls again, however often it is told to go on; a pause and another driver do not change that.
+	resume(t, m)
+	awaitStall(t, m)
+	if err := m.Pause(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	adopted, err := qemu.New(qemu.Config{Logger: logger(t)}).Adopt(t.Context(), m.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adopted.Close()
+	m = adopted
+	resume(t, m)
+	awaitStall(t, m)
+	// With space, nothing is lost.
 	if err := unix.Mount("space-test", small, "tmpfs", unix.MS_REMOUNT, "size=200m"); err != nil {
 		t.Fatal(err)
 	}
+	resume(t, m)
 	if err := <-sent; err != nil {
 		t.Errorf("the upload that the full disk held up: %v", err)
 	}
@@ -98,6 +119,63 @@ func TestDiskThatFails(t *testing.T) {
 	}
 	if err := m.Kill(bounded(t)); err != nil {
 		t.Error(err)
+	}
+}
+
+func awaitStall(t *testing.T, m vmm.Machine) {
+	t.Helper()
+	select {
+	case <-m.Stalled():
+	case <-time.After(patience):
+		t.Error("nobody is told that the guest stands still")
+	}
+}
+
+func resume(t *testing.T, m vmm.Machine) {
+	t.Helper()
+	if err := m.Resume(bounded(t)); err != nil {
+		t.Errorf("Resume: %v", err)
+	}
+}
+
+// TestStoppedVMM: a VMM that does nothing any more fails every change in bounded time, obeys late when it comes back, and
+// is ended by Kill.
+func TestStoppedVMM(t *testing.T) {
+	l := newLab(t)
+	parts := l.machine(t)
+	m, err := l.driver(t).Boot(t.Context(), parts.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := parts.Hello(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	pid := m.State().Process.PID
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := m.Pause(bounded(t)); sandbox.CodeOf(err) != sandbox.CodeVMMFailed {
+		t.Errorf("Pause: %v", err)
+	} else {
+		t.Log(err)
+	}
+	if took := time.Since(began); took > vmm.ChangeTime+5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	resume(t, m) // it may just obey the pause
+	if err := parts.Hello(bounded(t)); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Kill(bounded(t)); err != nil {
+		t.Errorf("Kill: %v", err)
 	}
 }
 

@@ -131,6 +131,7 @@ func (d *Driver) boot(ctx context.Context, spec vmm.Spec, kvm bool) (*Machine, e
 	if m.stderr, err = dup(l.stderr); err != nil {
 		d.cfg.Logger.Warn("the messages of QEMU will not be known", "error", err)
 	}
+	m.wanted = wantRunning
 	m.supervise()
 	return m, nil
 }

@@ -30,9 +30,17 @@ type Machine struct {
 	eventLines int  // logged of them; the monitor's alone
 	stalled    bool // the guest stands still because of its disk; the monitor's alone
 
+	change chan struct{} // of capacity 1: full while something may start or stop the vCPUs
+	wanted wish          // guarded by change
+	stalls chan struct{}
+	times  times
+
+	redial chan struct{} // of capacity 1: somebody waits for a connection
+
 	mu     sync.Mutex
-	conn   *qmp.Conn // nil while there is none
-	tail   []byte    // newest part of the console
+	conn   *qmp.Conn     // nil while there is none
+	dialed chan struct{} // closed when conn is set the next time
+	tail   []byte        // newest part of the console
 	killed bool
 	ended  string // what the guest did, when it ended itself
 
@@ -42,7 +50,9 @@ type Machine struct {
 var _ vmm.Machine = (*Machine)(nil)
 
 func newMachine(proc *confine.Process, p private, log *slog.Logger) *Machine {
-	m := &Machine{proc: proc, private: p, log: log, events: make(chan qmp.Event, 64), end: vmm.NewEnd()}
+	m := &Machine{proc: proc, private: p, log: log, events: make(chan qmp.Event, 64), end: vmm.NewEnd(),
+		change: make(chan struct{}, 1), stalls: make(chan struct{}, 1), redial: make(chan struct{}, 1), dialed: make(chan struct{}),
+		times: times{change: vmm.ChangeTime, retry: retryPause}}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }

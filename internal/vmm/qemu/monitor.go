@@ -143,6 +143,10 @@ func (m *Machine) setConn(conn *qmp.Conn) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.conn = conn
+	if conn != nil {
+		close(m.dialed)
+		m.dialed = make(chan struct{})
+	}
 }
 
 // monitor keeps a connection to QEMU and acts on what it tells, until the machine ends or is closed.
@@ -169,6 +173,7 @@ func (m *Machine) monitor() {
 			return
 		case <-m.ctx.Done():
 			return
+		case <-m.redial:
 		case <-time.After(pause):
 		}
 	}
@@ -180,11 +185,14 @@ func (m *Machine) serve(conn *qmp.Conn) {
 		if guestEnded(status) {
 			m.guestEnded(conn, "the guest ended itself: "+status)
 		}
-		if m.stalled = status == statusIOError; m.stalled && m.mayLog() {
-			m.log.Error("the guest is stopped because its disk cannot be written or read")
+		if m.stalled = status == statusIOError; m.stalled {
+			if m.mayLog() {
+				m.log.Error("the guest is stopped because its disk cannot be written or read")
+			}
+			m.tellStall(outOfSpace(m.ctx, conn))
 		}
 	}
-	retry := time.NewTicker(retryPause)
+	retry := time.NewTicker(m.times.retry)
 	defer retry.Stop()
 	for {
 		select {
@@ -212,34 +220,16 @@ func (m *Machine) handle(conn *qmp.Conn, e qmp.Event) {
 		m.guestEnded(conn, "the guest's kernel panicked")
 	case "BLOCK_IO_ERROR":
 		m.stalled = true
+		var data struct{ NoSpace bool }
+		m.tellStall(json.Unmarshal(e.Data, &data) == nil && data.NoSpace)
 		if m.mayLog() {
 			m.log.Error("the host failed to write or read the machine's disk", "event", fmt.Sprintf("%.512s", vmm.ConsoleText(e.Data)))
 		}
 	case "STOP":
 		if m.mayLog() {
-			m.log.Warn("the guest has been stopped")
+			m.log.Info("the guest has been stopped")
 		}
 	}
-}
-
-// retryPause is how long a guest whose disk has failed stays stopped before it is tried again.
-const retryPause = 5 * time.Second
-
-// retryDisk lets a guest that stands still because of its disk go on: what failed is done again, and fails again if
-// there still is no space. Otherwise the guest that fills the pool would end all others for good.
-func (m *Machine) retryDisk(conn *qmp.Conn) {
-	if !m.stalled {
-		return
-	}
-	status, err := queryStatus(m.ctx, conn)
-	if err == nil && status == statusIOError {
-		err = conn.Execute(m.ctx, "cont", nil, nil)
-	}
-	if err != nil {
-		m.log.Debug("the stopped guest cannot be tried", "error", err)
-		return
-	}
-	m.stalled = false // an event tells if it failed again
 }
 
 // maxEventLines bounds what the events of one machine write into the log: a VMM that was taken over can make up any

@@ -87,11 +87,11 @@ func bounded(t *testing.T) context.Context {
 
 func logger(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
-// makeImage makes a root disk with one program in it.
+// makeImage makes a root disk with the test programs in it.
 func makeImage(t *testing.T) string {
 	t.Helper()
 	root, image := t.TempDir(), filepath.Join(t.TempDir(), "image")
-	build := exec.Command("go", "build", "-o", filepath.Join(root, "flood"), "./testdata/flood")
+	build := exec.Command("go", "build", "-o", root+"/", "./testdata/flood", "./testdata/count")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	run(t, build)
 	run(t, exec.Command("mke2fs", "-q", "-t", "ext4", "-d", root, image, "64M"))
@@ -159,7 +159,42 @@ func (l *lab) machine(t *testing.T) vmmtest.Machine {
 		}
 	})
 	spec.Tap = file(t)(box.Tap(t.Context()))
-	return vmmtest.Machine{Spec: spec, Hello: l.hello(box), PowerOff: l.powerOff(box), Flood: l.flood(box)}
+	return vmmtest.Machine{Spec: spec, Hello: l.hello(box), PowerOff: l.powerOff(box), Flood: l.flood(box),
+		StartCounting: func(ctx context.Context) error { return l.start(ctx, box, "/count") }, Counted: lastTick()}
+}
+
+// lastTick reads the counter from the console, from which everything is read once.
+func lastTick() func(context.Context, vmm.Machine) (int64, error) {
+	var last atomic.Int64
+	return func(ctx context.Context, m vmm.Machine) (int64, error) {
+		text, err := m.Console(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for line := range strings.Lines(text) {
+			var n int64
+			if _, err := fmt.Sscanf(line, "tick %d tock\n", &n); err == nil {
+				last.Store(max(last.Load(), n))
+			}
+		}
+		return last.Load(), nil
+	}
+}
+
+// start starts a program of the image.
+func (l *lab) start(ctx context.Context, box sandboxnet.Box, program string) error {
+	agent, end, err := l.client(ctx, box)
+	if err != nil {
+		return err
+	}
+	defer end()
+	id := string(sandbox.NewProcessID())
+	spec := &agentv1.ProcessSpec{Argv: []string{program}, Cwd: "/"}
+	if _, err := agent.CreateProcess(ctx, connect.NewRequest(&agentv1.CreateProcessRequest{ProcessId: id, Spec: spec})); err != nil {
+		return err
+	}
+	_, err = agent.StartProcess(ctx, connect.NewRequest(&agentv1.StartProcessRequest{ProcessId: id}))
+	return err
 }
 
 // memory is an empty file in memory, as node's machines have it.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -152,11 +151,7 @@ func (s suite) readConsole(t *testing.T, m vmm.Machine, flooded func(context.Con
 func (s suite) endedFromOutside(t *testing.T) {
 	d := s.Driver(t)
 	parts, m := s.boot(t, d)
-	end := parts.EndOutside
-	if end == nil {
-		end = func(st vmm.State) error { return syscall.Kill(st.Process.PID, syscall.SIGKILL) }
-	}
-	if err := end(m.State()); err != nil {
+	if err := parts.endOutside(m.State()); err != nil {
 		t.Fatal(err)
 	}
 	e, err := m.Wait(s.context(t))

@@ -3,6 +3,7 @@ package vmmtest
 
 import (
 	"context"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +35,10 @@ type Machine struct {
 	// Flood makes the guest write more to its console than anyone keeps, control characters among it. Nil for a
 	// driver without consoles.
 	Flood func(ctx context.Context) error
+	// StartCounting starts something in the guest that counts on and on. Counted tells how far it is, without help from
+	// the guest.
+	StartCounting func(ctx context.Context) error
+	Counted       func(ctx context.Context, m vmm.Machine) (int64, error)
 	// EndOutside ends the VMM behind the driver's back; nil sends SIGKILL to the process in the State.
 	EndOutside func(state vmm.State) error
 }
@@ -47,6 +52,11 @@ func Run(t *testing.T, setup func(t *testing.T) Setup) {
 	}{
 		{"Life", s.life},
 		{"EndedFromOutside", s.endedFromOutside},
+		{"PauseAndResume", s.pauseAndResume},
+		{"PauseOverAdopt", s.pauseOverAdopt},
+		{"ChangesAtOnce", s.changesAtOnce},
+		{"ChangeWithoutTime", s.changeWithoutTime},
+		{"EndOfPaused", s.endOfPaused},
 		{"GuestEndsItself", s.guestEndsItself},
 		{"GuestEndsItselfUnseen", s.guestEndsItselfUnseen},
 		{"BrokenParts", s.brokenParts},
@@ -54,6 +64,14 @@ func Run(t *testing.T, setup func(t *testing.T) Setup) {
 	} {
 		t.Run(c.name, c.run)
 	}
+}
+
+// endOutside ends the VMM behind the driver's back.
+func (m Machine) endOutside(state vmm.State) error {
+	if m.EndOutside != nil {
+		return m.EndOutside(state)
+	}
+	return syscall.Kill(state.Process.PID, syscall.SIGKILL)
 }
 
 type suite struct{ Setup }

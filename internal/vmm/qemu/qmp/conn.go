@@ -69,8 +69,10 @@ func Open(ctx context.Context, conn net.Conn, events chan<- Event) (*Conn, error
 	return c, nil
 }
 
-func deadline(ctx context.Context) time.Time {
-	d := time.Now().Add(defaultDeadline)
+func deadline(ctx context.Context) time.Time { return within(ctx, defaultDeadline) }
+
+func within(ctx context.Context, limit time.Duration) time.Time {
+	d := time.Now().Add(limit)
 	if own, ok := ctx.Deadline(); ok && own.Before(d) {
 		return own
 	}
@@ -80,7 +82,12 @@ func deadline(ctx context.Context) time.Time {
 // Execute runs a command; arguments and result may be nil. An answer that does not come in time ends the connection,
 // for nobody could tell a late one from the next.
 func (c *Conn) Execute(ctx context.Context, command string, arguments, result any) error {
-	ctx, cancel := context.WithDeadline(ctx, deadline(ctx))
+	return c.ExecuteWithin(ctx, defaultDeadline, command, arguments, result)
+}
+
+// ExecuteWithin is Execute with another bound for the answer.
+func (c *Conn) ExecuteWithin(ctx context.Context, limit time.Duration, command string, arguments, result any) error {
+	ctx, cancel := context.WithDeadline(ctx, within(ctx, limit))
 	defer cancel()
 	select {
 	case c.turn <- struct{}{}:
