@@ -45,6 +45,7 @@ type SandboxFilter struct {
 type OperationFilter struct {
 	PageRequest
 	States       []operation.State
+	ResourceID   string // of this sandbox, template …
 	CreatedAfter time.Time
 }
 

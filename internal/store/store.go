@@ -31,6 +31,7 @@
 //   - A read sees all updates that returned before it began.
 //   - An operation that has ended never changes again.
 //   - Records are deep copies: changing what was returned or passed changes nothing in the store.
+//   - Events are read in the order of commits: once an event was read, none with a lower number will appear.
 //   - Times keep nanoseconds and are UTC; the zero time stays zero.
 package store
 
@@ -87,8 +88,11 @@ type Reader interface {
 	Sandboxes(ctx context.Context, filter SandboxFilter) (Page[sandbox.Sandbox], error)
 	// LiveSandboxes returns every sandbox that is not deleted, oldest first.
 	LiveSandboxes(ctx context.Context) ([]sandbox.Sandbox, error)
-	// Usage sums what sandboxes with a machine (creating, running, deleting) hold, those of driver left out.
+	// Usage sums what sandboxes with a machine hold: all but the failed and deleted ones (a paused machine keeps its
+	// memory), those of exceptDriver left out.
 	Usage(ctx context.Context, exceptDriver string) (Usage, error)
+	// EndingLeases returns the sandboxes whose lease is running, those that end first, first; at most limit.
+	EndingLeases(ctx context.Context, limit int) ([]sandbox.Sandbox, error)
 
 	Operation(ctx context.Context, id sandbox.OperationID) (operation.Operation, error)
 	Operations(ctx context.Context, filter OperationFilter) (Page[operation.Operation], error)
@@ -112,6 +116,9 @@ type Reader interface {
 	Key(ctx context.Context, hash auth.KeyHash) (Key, error)
 	// Idempotency returns the entry of a request.
 	Idempotency(ctx context.Context, id IdempotencyID) (IdempotencyEntry, error)
+	// Events returns what follows event after and matches, in order: at most limit (1 to MaxEvents) events, out of the
+	// next MaxEventScan. To read on, ask again with the page's Next.
+	Events(ctx context.Context, after int64, filter EventFilter, limit int) (EventPage, error)
 	// Meta returns a small named value.
 	Meta(ctx context.Context, name string) (string, error)
 }
@@ -148,6 +155,12 @@ type Tx interface {
 	InsertIdempotency(e IdempotencyEntry) error
 	// DeleteIdempotency removes an entry; none is no error.
 	DeleteIdempotency(id IdempotencyID) error
+	// AppendEvent adds an event to the log; its Seq is set by the store.
+	AppendEvent(e Event) error
+	// PurgeEvents removes events from the beginning of the log, at most limit, and returns how many. An event goes when
+	// it was made before a time or when more than keep are there; behind one that stays, all stay.
+	PurgeEvents(before time.Time, keep, limit int64) (int64, error)
+
 	// SetMeta sets a small named value.
 	SetMeta(name, value string) error
 

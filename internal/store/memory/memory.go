@@ -34,6 +34,8 @@ type state struct {
 	keys        map[auth.KeyHash]store.Key
 	idempotency map[store.IdempotencyID]store.IdempotencyEntry
 	meta        map[string]string
+	events      []store.Event // in order; only ever appended to, so that versions can share it
+	newest      int64         // the last number that was given
 }
 
 type listedTemplate struct {
@@ -53,7 +55,7 @@ func New() *Store {
 
 func (s *state) clone() *state {
 	return &state{maps.Clone(s.sandboxes), maps.Clone(s.operations), maps.Clone(s.commands), maps.Clone(s.templates),
-		maps.Clone(s.keys), maps.Clone(s.idempotency), maps.Clone(s.meta)}
+		maps.Clone(s.keys), maps.Clone(s.idempotency), maps.Clone(s.meta), s.events, s.newest}
 }
 
 // snapshot returns the present version.

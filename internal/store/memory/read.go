@@ -44,6 +44,11 @@ func (s *Store) Usage(ctx context.Context, exceptDriver string) (store.Usage, er
 	return read(ctx, s, func(v view) (store.Usage, error) { return v.Usage(ctx, exceptDriver) })
 }
 
+// EndingLeases implements store.Reader.
+func (s *Store) EndingLeases(ctx context.Context, limit int) ([]sandbox.Sandbox, error) {
+	return read(ctx, s, func(v view) ([]sandbox.Sandbox, error) { return v.EndingLeases(ctx, limit) })
+}
+
 // Operation implements store.Reader.
 func (s *Store) Operation(ctx context.Context, id sandbox.OperationID) (operation.Operation, error) {
 	return read(ctx, s, func(v view) (operation.Operation, error) { return v.Operation(ctx, id) })
@@ -102,6 +107,11 @@ func (s *Store) Key(ctx context.Context, hash auth.KeyHash) (store.Key, error) {
 // Idempotency implements store.Reader.
 func (s *Store) Idempotency(ctx context.Context, id store.IdempotencyID) (store.IdempotencyEntry, error) {
 	return read(ctx, s, func(v view) (store.IdempotencyEntry, error) { return v.Idempotency(ctx, id) })
+}
+
+// Events implements store.Reader.
+func (s *Store) Events(ctx context.Context, after int64, f store.EventFilter, limit int) (store.EventPage, error) {
+	return read(ctx, s, func(v view) (store.EventPage, error) { return v.Events(ctx, after, f, limit) })
 }
 
 // Meta implements store.Reader.

@@ -135,13 +135,23 @@ func (v view) Usage(_ context.Context, exceptDriver string) (u store.Usage, err 
 	return u, nil
 }
 
+func (v view) EndingLeases(_ context.Context, limit int) ([]sandbox.Sandbox, error) {
+	end := func(s sandbox.Sandbox) store.Position {
+		return store.Position{CreatedAt: s.Lease.ExpiresAt, ID: string(s.ID)}
+	}
+	rows := matching(v.s.sandboxes, end, sandbox.Sandbox.Clone,
+		func(s sandbox.Sandbox) bool { return s.Lease != nil && !s.Lease.ExpiresAt.IsZero() })
+	return rows[:min(len(rows), limit)], nil
+}
+
 func (v view) Operation(_ context.Context, id sandbox.OperationID) (operation.Operation, error) {
 	return find(v.s.operations, id, cloneOperation)
 }
 
 func (v view) Operations(_ context.Context, f store.OperationFilter) (store.Page[operation.Operation], error) {
 	rows := matching(v.s.operations, placeOfOperation, cloneOperation, func(o operation.Operation) bool {
-		return (len(f.States) == 0 || slices.Contains(f.States, o.State)) && isAfter(o.CreatedAt, f.CreatedAfter)
+		return (len(f.States) == 0 || slices.Contains(f.States, o.State)) && isAfter(o.CreatedAt, f.CreatedAfter) &&
+			(f.ResourceID == "" || o.Resource.ID == f.ResourceID)
 	})
 	return page(rows, placeOfOperation, f.PageRequest)
 }

@@ -136,8 +136,11 @@ func (s *selection) String() string {
 	if len(s.conds) == 0 {
 		return ""
 	}
-	return " WHERE " + strings.Join(s.conds, " AND ")
+	return " WHERE " + s.on()
 }
+
+// on is the condition alone.
+func (s *selection) on() string { return strings.Join(s.conds, " AND ") }
 
 // list is one table seen as a list ordered by created_at, id.
 type list[T any] struct {

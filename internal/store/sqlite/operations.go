@@ -131,6 +131,9 @@ func (r reader) Operations(ctx context.Context, f store.OperationFilter) (store.
 	if len(f.States) > 0 {
 		in(&sel, "state", f.States)
 	}
+	if f.ResourceID != "" {
+		sel.where("resource_id = ?", f.ResourceID)
+	}
 	if !f.CreatedAfter.IsZero() {
 		sel.where("created_at > ?", nanos(f.CreatedAfter))
 	}

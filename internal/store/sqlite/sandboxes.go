@@ -9,12 +9,17 @@ import (
 
 const sandboxColumns = `id, name, state, desired_state, reason, detail, template_ref, template_digest, driver, isolation,
 	vcpus, memory_mib, disk_mib, env, metadata, generation, agent_token, owner, created_at, ready_at, deleted_at,
-	operation_id, revision`
+	operation_id, lease_ttl, lease_on_expiry, lease_expires_at, lease_remaining, revision`
 
 func scanSandbox(row scanner) (s sandbox.Sandbox, err error) {
+	var lease sandbox.Lease
 	err = row.Scan(&s.ID, &s.Name, &s.State, &s.DesiredState, &s.Reason, &s.Detail, &s.Template.Ref, &s.Template.Digest,
 		&s.Driver, &s.Isolation, &s.VCPUs, &s.MemoryMiB, &s.DiskMiB, document{&s.Env}, document{&s.Metadata}, &s.Generation,
-		&s.AgentToken, &s.Owner, stamp{&s.CreatedAt}, stamp{&s.ReadyAt}, stamp{&s.DeletedAt}, &s.OperationID, &s.Revision)
+		&s.AgentToken, &s.Owner, stamp{&s.CreatedAt}, stamp{&s.ReadyAt}, stamp{&s.DeletedAt}, &s.OperationID,
+		&lease.TTL, &lease.OnExpiry, stamp{&lease.ExpiresAt}, &lease.Remaining, &s.Revision)
+	if lease.TTL != 0 {
+		s.Lease = &lease
+	}
 	return s, err
 }
 
@@ -28,9 +33,14 @@ func sandboxValues(s sandbox.Sandbox) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	var lease sandbox.Lease
+	if s.Lease != nil {
+		lease = *s.Lease
+	}
 	return []any{s.Name, s.State, s.DesiredState, s.Reason, s.Detail, s.Template.Ref, s.Template.Digest, s.Driver,
 		s.Isolation, s.VCPUs, s.MemoryMiB, s.DiskMiB, env, metadata, s.Generation, s.AgentToken, s.Owner,
-		nanos(s.CreatedAt), nanos(s.ReadyAt), nanos(s.DeletedAt), s.OperationID}, nil
+		nanos(s.CreatedAt), nanos(s.ReadyAt), nanos(s.DeletedAt), s.OperationID,
+		int64(lease.TTL), lease.OnExpiry, nanos(lease.ExpiresAt), int64(lease.Remaining)}, nil
 }
 
 var sandboxList = list[sandbox.Sandbox]{table: "sandboxes", columns: sandboxColumns, scan: scanSandbox,
@@ -86,6 +96,12 @@ func (r reader) Usage(ctx context.Context, exceptDriver string) (store.Usage, er
 		WHERE state <> 'deleted' AND state <> 'failed' AND driver <> ?`, exceptDriver)
 }
 
+// EndingLeases implements store.Reader.
+func (r reader) EndingLeases(ctx context.Context, limit int) ([]sandbox.Sandbox, error) {
+	return collect(ctx, r.q, scanSandbox, "SELECT "+sandboxColumns+
+		" FROM sandboxes WHERE lease_expires_at <> 0 ORDER BY lease_expires_at, id LIMIT ?", limit)
+}
+
 // InsertSandbox implements store.Tx.
 func (t *tx) InsertSandbox(s sandbox.Sandbox) error {
 	values, err := sandboxValues(s)
@@ -93,7 +109,7 @@ func (t *tx) InsertSandbox(s sandbox.Sandbox) error {
 		return err
 	}
 	return t.exec(nil, "INSERT INTO sandboxes ("+sandboxColumns+
-		") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,1)", append([]any{s.ID}, values...)...)
+		") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,1)", append([]any{s.ID}, values...)...)
 }
 
 // UpdateSandbox implements store.Tx.
@@ -104,7 +120,8 @@ func (t *tx) UpdateSandbox(s sandbox.Sandbox) (sandbox.Sandbox, error) {
 	}
 	err = t.exec(store.ErrConflict, `UPDATE sandboxes SET name=?, state=?, desired_state=?, reason=?, detail=?,
 		template_ref=?, template_digest=?, driver=?, isolation=?, vcpus=?, memory_mib=?, disk_mib=?, env=?, metadata=?,
-		generation=?, agent_token=?, owner=?, created_at=?, ready_at=?, deleted_at=?, operation_id=?, revision=revision+1
+		generation=?, agent_token=?, owner=?, created_at=?, ready_at=?, deleted_at=?, operation_id=?,
+		lease_ttl=?, lease_on_expiry=?, lease_expires_at=?, lease_remaining=?, revision=revision+1
 		WHERE id=? AND revision=?`, append(values, s.ID, s.Revision)...)
 	if err != nil {
 		return s, err

@@ -60,6 +60,30 @@ func TestReopen(t *testing.T) {
 	}
 }
 
+// TestEventNumbersOutliveRestarts: numbers go on where they were, also when all events have been purged before.
+func TestEventNumbersOutliveRestarts(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "space.db")
+	for want := int64(1); want <= 4; want += 2 {
+		s := open(t, path)
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			e := store.Event{Time: time.Unix(1, 0), Type: store.EventCommand, Object: []byte("{}")}
+			return errors.Join(tx.AppendEvent(e), tx.AppendEvent(e))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := s.Events(t.Context(), 0, store.EventFilter{}, 10)
+		if err != nil || len(page.Events) != 2 || page.Events[0].Seq != want || page.Newest != want+1 {
+			t.Errorf("got %+v, %v, want 2 events from %d on", page, err, want)
+		}
+		err = s.Update(t.Context(), func(tx store.Tx) error { _, err := tx.PurgeEvents(time.Unix(2, 0), 10, 10); return err })
+		if err := errors.Join(err, s.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestCrash copies the files of a store in use, as a power cut would leave them, and opens the copy.
 func TestCrash(t *testing.T) {
 	t.Parallel()

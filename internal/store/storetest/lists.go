@@ -202,6 +202,8 @@ func operationLists(t *testing.T, s store.Store) {
 		want   []sandbox.OperationID
 	}{
 		"states":           {store.OperationFilter{States: []operation.State{operation.Running, operation.Succeeded}}, []sandbox.OperationID{c.ID, b.ID}},
+		"resource":         {store.OperationFilter{ResourceID: b.Resource.ID}, []sandbox.OperationID{b.ID}},
+		"no such resource": {store.OperationFilter{ResourceID: "x"}, nil},
 		"created after":    {store.OperationFilter{CreatedAfter: b.CreatedAt}, []sandbox.OperationID{c.ID}},
 		"state that isn't": {store.OperationFilter{States: []operation.State{operation.Failed}}, nil},
 	} {

@@ -19,13 +19,14 @@ func sandboxRoundTrip(t *testing.T, s store.Store) {
 		Template: sandbox.TemplateRef{Ref: "base:latest", Digest: "sha256:bb"}, Driver: "qemu", Isolation: "microvm/kvm",
 		VCPUs: 2, MemoryMiB: 1024, DiskMiB: 8192, Env: map[string]string{"A": "b\x00ü"}, Metadata: map[string]string{"team": "x"},
 		Generation: 3, AgentToken: "ab", Owner: "key_1", CreatedAt: epoch(), ReadyAt: epoch().Add(time.Second),
-		DeletedAt: epoch().Add(time.Hour), OperationID: sandbox.NewOperationID()}
+		DeletedAt: epoch().Add(time.Hour), OperationID: sandbox.NewOperationID(),
+		Lease: &sandbox.Lease{TTL: time.Hour, OnExpiry: sandbox.ExpirePause, ExpiresAt: epoch().Add(2 * time.Hour), Remaining: 1}}
 	insert(t, s, want)
 	want.Revision = 1
 	if d := cmp.Diff(want, boxIn(t.Context(), t, s, want.ID)); d != "" {
 		t.Errorf("after insert (-want +got):\n%s", d)
 	}
-	want.Env, want.Metadata, want.ReadyAt, want.Name = nil, map[string]string{}, time.Time{}, ""
+	want.Env, want.Metadata, want.ReadyAt, want.Name, want.Lease = nil, map[string]string{}, time.Time{}, "", nil
 	update(t, s, func(tx store.Tx) error { _, err := tx.UpdateSandbox(want); return err })
 	want.Revision = 2
 	if d := cmp.Diff(want, boxIn(t.Context(), t, s, want.ID)); d != "" {
@@ -137,8 +138,8 @@ func duplicateIDs(t *testing.T, s store.Store) {
 
 func usage(t *testing.T, s store.Store) {
 	var all []sandbox.Sandbox
-	for i, state := range []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StateDeleting,
-		sandbox.StateFailed, sandbox.StateDeleted} {
+	for i, state := range []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePausing,
+		sandbox.StatePaused, sandbox.StateResuming, sandbox.StateDeleting, sandbox.StateFailed, sandbox.StateDeleted} {
 		b := box("")
 		b.State, b.Driver, b.VCPUs, b.MemoryMiB = state, "qemu", 1, 1<<i
 		all = append(all, b)
@@ -146,7 +147,7 @@ func usage(t *testing.T, s store.Store) {
 	all = append(all, box(""))
 	insert(t, s, all...)
 	got := must[store.Usage](t)(s.Usage(t.Context(), "fake"))
-	if want := (store.Usage{Sandboxes: 3, MemoryMiB: 7, VCPUs: 3}); got != want {
+	if want := (store.Usage{Sandboxes: 6, MemoryMiB: 63, VCPUs: 6}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

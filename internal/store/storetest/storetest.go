@@ -18,6 +18,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		run  func(*testing.T, store.Store)
 	}{
 		{"SandboxRoundTrip", sandboxRoundTrip},
+		{"Leases", leases},
 		{"OperationRoundTrip", operationRoundTrip},
 		{"CommandRoundTrip", commandRoundTrip},
 		{"MissingRecords", missingRecords},
@@ -41,6 +42,11 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Keys", keys},
 		{"Idempotency", idempotency},
 		{"ConcurrentIdempotency", concurrentIdempotency},
+		{"Events", events},
+		{"EventFilters", eventFilters},
+		{"EventBounds", eventBounds},
+		{"PurgeEvents", purgeEvents},
+		{"EventsInOrderOfCommits", eventsInOrderOfCommits},
 		{"Meta", meta},
 		{"Purge", purge},
 		{"Closed", closed},
