@@ -20,6 +20,7 @@ type Sandbox struct {
 	ReadyAt      *time.Time        `json:"ready_at" doc:"When it became ready to run commands; null before"`
 	Metadata     map[string]string `json:"metadata"`
 	Endpoints    Endpoints         `json:"endpoints"`
+	Lease        *Lease            `json:"lease,omitempty"`
 	OperationID  string            `json:"operation_id,omitempty" doc:"The operation under way"`
 }
 
@@ -43,18 +44,42 @@ type CreateSandbox struct {
 	DiskMiB   *int              `json:"disk_mib,omitempty" minimum:"64" maximum:"1048576" doc:"Default 4096"`
 	Env       map[string]string `json:"env,omitempty" maxProperties:"1024" doc:"Environment of every command, above the template's"`
 	Metadata  map[string]string `json:"metadata,omitempty" maxProperties:"64" doc:"Labels of your own; lists can be filtered by them"`
+	Lease     *CreateLease      `json:"lease,omitempty" doc:"How long it runs; default: for ever"`
 	Driver    string            `json:"driver,omitempty" enum:"firecracker,qemu,fake" doc:"Default: the node's default driver"`
 }
 
 // PatchSandbox is the body of PATCH /v1/sandboxes/{id}. Absent fields stay as they are; a null or empty name removes
-// the name; metadata replaces all of it (null: none).
+// the name; metadata replaces all of it (null: none); a null lease removes the lease.
 type PatchSandbox struct {
 	Name     *string            `json:"name,omitempty" maxLength:"63"`
 	Metadata *map[string]string `json:"metadata,omitempty" maxProperties:"64"`
+	Lease    *PatchLease        `json:"lease,omitempty"`
+}
+
+// CreateLease asks for a lease.
+type CreateLease struct {
+	TTLSeconds float64 `json:"ttl_seconds" minimum:"1" maximum:"2592000" example:"3600" doc:"How long it lasts"`
+	OnExpiry   string  `json:"on_expiry,omitempty" enum:"delete,pause" doc:"What happens at its end; default delete"`
+}
+
+// PatchLease changes a lease, or makes one.
+type PatchLease struct {
+	TTLSeconds float64 `json:"ttl_seconds" minimum:"1" maximum:"2592000" example:"3600"`
+	Mode       string  `json:"mode,omitempty" enum:"set,extend" doc:"set (default): the lease begins anew with ttl_seconds; extend: ttl_seconds are added to what is left"`
+	OnExpiry   string  `json:"on_expiry,omitempty" enum:"delete,pause" doc:"Default: as it was; delete for a new lease"`
 }
 
 // Lifecycle is the answer to a lifecycle call: the operation as it stands, and its sandbox.
 type Lifecycle struct {
 	Operation Operation `json:"operation"`
 	Sandbox   Sandbox   `json:"sandbox"`
+}
+
+// Lease bounds how long a sandbox runs. Its time passes while the sandbox is running or failed; it stands still
+// otherwise, and has remaining_seconds instead of expires_at then.
+type Lease struct {
+	TTLSeconds       float64    `json:"ttl_seconds" doc:"How long a lease lasts that begins anew"`
+	OnExpiry         string     `json:"on_expiry" enum:"delete,pause" doc:"What happens at its end"`
+	ExpiresAt        *time.Time `json:"expires_at,omitempty" doc:"While its time passes"`
+	RemainingSeconds *float64   `json:"remaining_seconds,omitempty" doc:"While its time stands still"`
 }

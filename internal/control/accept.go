@@ -48,9 +48,14 @@ func (c *Control) seen(ctx context.Context, r store.Reader, call Call) (store.Id
 	return entry, true, nil
 }
 
-// remember binds the request's Idempotency-Key to its result, in the transaction that accepts it. It fails with
-// errReplay when another call with the same key was first.
+// remember binds the request's Idempotency-Key to its result, in the transaction that accepts it, and does what else the
+// call wants to happen in it. It fails with errReplay when another call with the same key was first.
 func (c *Control) remember(ctx context.Context, tx store.Tx, call Call, result string) error {
+	if call.onAccept != nil {
+		if err := call.onAccept(ctx, tx, result); err != nil {
+			return err
+		}
+	}
 	if call.Idempotency == nil {
 		return nil
 	}
@@ -147,7 +152,8 @@ func (c *Control) ListOperations(ctx context.Context, filter OperationFilter) (P
 	}
 	open, err := c.Store.UnfinishedOperations(ctx)
 	for _, op := range open {
-		if op.CreatedAt.After(filter.CreatedAfter) && !wanted(c.engine.Newer(op)) {
+		ofList := op.CreatedAt.After(filter.CreatedAfter) && (filter.ResourceID == "" || filter.ResourceID == op.Resource.ID)
+		if ofList && !wanted(c.engine.Newer(op)) {
 			*page.Total--
 		}
 	}

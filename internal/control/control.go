@@ -51,6 +51,9 @@ type Deps struct {
 	ImportDir string
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Elapsed is a clock that never jumps, since any moment; leases are measured with it. Nil: the process's own, or
+	// that of Now when there is one.
+	Elapsed func() time.Duration
 	// Limits bounds times and numbers; zero fields get the defaults.
 	Limits Limits
 }
@@ -97,8 +100,10 @@ type Control struct {
 	engine    *operation.Engine
 	base      context.Context // ends with Close; the life of everything done in the background
 	stop      context.CancelFunc
-	boxes     *lanes // one per sandbox: its supervisor
-	events    *lanes // one per sandbox: process states from the gateway
+	outbox    *outbox // is also Store
+	pauser    pauser  // nil: sandboxes cannot be paused
+	boxes     *lanes  // one per sandbox: its supervisor
+	events    *lanes  // one per sandbox: process states from the gateway
 	waiting   *notifier
 	slots     *semaphore.Weighted // creates under way
 	imports   *semaphore.Weighted // imports queued or under way
@@ -115,14 +120,17 @@ type Control struct {
 
 // New opens control on its record: it imports the first key and takes up what an earlier process left unfinished.
 func New(ctx context.Context, deps Deps) (*Control, error) {
-	if deps.Now == nil {
-		deps.Now = time.Now
-	}
+	deps.setClocks()
 	deps.Limits = deps.Limits.withDefaults()
+	box := &outbox{Store: deps.Store, now: deps.Now, dataPlane: deps.DataPlaneURL,
+		leases: newLeaseClock(deps.Now, deps.Elapsed), news: newPulse(), sweep: newAlarm()}
+	deps.Store = box
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
 		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
-		routes: newRoutes(), holds: newHolds(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey())}
+		routes: newRoutes(), holds: newHolds(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey()),
+		outbox: box}
+	c.pauser, _ = any(c).(pauser)
 	c.metrics = newMetrics(c)
 	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})
 	if err := c.open(ctx); err != nil {
@@ -147,7 +155,25 @@ func (c *Control) open(ctx context.Context) error {
 			c.routes.set(box)
 		}
 	}
+	if err := c.openLeases(ctx, c.outbox); err != nil {
+		return fmt.Errorf("open leases: %w", err)
+	}
 	return c.engine.Recover(ctx, c.adopt)
+}
+
+// setClocks makes the clocks that are missing.
+func (d *Deps) setClocks() {
+	if d.Elapsed == nil {
+		began := time.Now()
+		d.Elapsed = func() time.Duration { return time.Since(began) }
+		if now := d.Now; now != nil {
+			began := now()
+			d.Elapsed = func() time.Duration { return now().Sub(began) }
+		}
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
 }
 
 // Run keeps control in touch with node and gateway and clears out old records until ctx ends or Close is called.
@@ -159,7 +185,9 @@ func (c *Control) Run(ctx context.Context) error {
 	g.Go(func() error { c.follow(ctx, c.node, c.followNode); return nil })
 	g.Go(func() error { c.follow(ctx, c.gateway, c.followGateway); return nil })
 	g.Go(func() error { c.purge(ctx); return nil })
+	g.Go(func() error { c.purgeOldEvents(ctx); return nil })
 	g.Go(func() error { c.expire(ctx); return nil })
+	g.Go(func() error { c.sweepLeases(ctx); return nil })
 	return g.Wait()
 }
 

@@ -31,6 +31,11 @@ func (c *Control) plan(ctx context.Context, spec sandbox.Spec, by auth.Principal
 			return sandbox.Sandbox{}, err
 		}
 	}
+	if spec.Lease != nil {
+		if err := c.checkLease(spec.Lease.TTL, spec.Lease.OnExpiry); err != nil {
+			return sandbox.Sandbox{}, err
+		}
+	}
 	if spec.Template == "" {
 		return sandbox.Sandbox{}, invalid("template", "is required")
 	}
@@ -47,7 +52,7 @@ func (c *Control) plan(ctx context.Context, spec sandbox.Spec, by auth.Principal
 	return sandbox.Sandbox{ID: sandbox.NewID(), Name: spec.Name, State: sandbox.StateCreating,
 		DesiredState: sandbox.StateRunning, Template: sandbox.TemplateRef{Ref: normalRef(spec.Template), Digest: tpl.Digest},
 		Driver: driver.Name, Isolation: driver.Isolation, VCPUs: spec.VCPUs, MemoryMiB: spec.MemoryMiB, DiskMiB: spec.DiskMiB,
-		Env: spec.Env, Metadata: spec.Metadata, Generation: 1, AgentToken: hex.EncodeToString(token[:]), Owner: by.KeyID,
+		Env: spec.Env, Metadata: spec.Metadata, Lease: spec.Lease, Generation: 1, AgentToken: hex.EncodeToString(token[:]), Owner: by.KeyID,
 		CreatedAt: c.Now().UTC()}, nil
 }
 

@@ -38,7 +38,7 @@ func (c *Control) ListSandboxes(ctx context.Context, filter SandboxFilter) (Page
 	return page, storeError(err)
 }
 
-// PatchSandbox changes name and metadata, which live in the record and can be changed in every state.
+// PatchSandbox changes name, metadata and lease, which live in the record and can be changed in every state.
 func (c *Control) PatchSandbox(ctx context.Context, ref string, patch SandboxPatch) (sandbox.Sandbox, error) {
 	if patch.Name != nil && *patch.Name != "" {
 		if _, err := sandbox.ParseName(*patch.Name); err != nil {
@@ -56,6 +56,11 @@ func (c *Control) PatchSandbox(ctx context.Context, ref string, patch SandboxPat
 		}
 		if patch.Metadata != nil {
 			box.Metadata = patch.Metadata
+		}
+		if patch.Lease != nil {
+			if box.Lease, err = c.patchLease(box.Lease, *patch.Lease, box.State, c.outbox.leases.now()); err != nil {
+				return err
+			}
 		}
 		out, err = tx.UpdateSandbox(box)
 		return err

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"time"
 
 	"github.com/space-sandbox/space/internal/auth"
@@ -19,6 +20,21 @@ type (
 	OperationFilter = store.OperationFilter
 	// CommandFilter selects command sessions of one sandbox.
 	CommandFilter = store.CommandFilter
+	// Event says that something has changed, and how it is now.
+	Event = store.Event
+	// EventFilter selects events.
+	EventFilter = store.EventFilter
+	// EventPage is a part of the log of events.
+	EventPage = store.EventPage
+)
+
+// The types of events.
+const (
+	EventOperation = store.EventOperation
+	EventSandbox   = store.EventSandbox
+	EventLease     = store.EventLease
+	EventCommand   = store.EventCommand
+	EventTemplate  = store.EventTemplate
 )
 
 // Page is one page of a list.
@@ -31,6 +47,8 @@ type Call struct {
 	Idempotency *Idempotency
 	IfBusyFail  bool
 	IfState     sandbox.State
+	// onAccept runs in the transaction that accepts the call, with the id of what it leads to; its error refuses the call.
+	onAccept func(ctx context.Context, tx store.Tx, result string) error
 }
 
 // Idempotency identifies a request: the same Key, Scope and Principal with the same Fingerprint is the same request;
@@ -74,6 +92,17 @@ type ExecResult struct {
 type SandboxPatch struct {
 	Name     *string
 	Metadata map[string]string
+	Lease    *LeasePatch
+}
+
+// LeasePatch changes a lease. With Remove there is none any more, and the rest does not matter.
+type LeasePatch struct {
+	Remove bool
+	TTL    time.Duration
+	// Extend adds TTL to what is left; else the lease begins anew with TTL. Without a lease both are the same.
+	Extend bool
+	// OnExpiry is "" to leave it as it is; a new lease is for deleting then.
+	OnExpiry sandbox.Expiry
 }
 
 // NodeInfo describes the machine SPACE runs on.

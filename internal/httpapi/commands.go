@@ -11,6 +11,7 @@ import (
 	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/wire"
 )
 
 const tagCommands = "Commands"
@@ -72,7 +73,7 @@ func (s *server) createCommand(ctx context.Context, in *createCommandInput) (*cr
 		return nil, s.refused(ctx, "create command", err)
 	}
 	return &createCommandOutput{ReplayHeader: replayed(made.Replayed),
-		Body: apiv1.CreatedCommand{Command: commandWire(made.Command), Attach: attachWire(made.Attach)}}, nil
+		Body: apiv1.CreatedCommand{Command: wire.Command(made.Command), Attach: attachWire(made.Attach)}}, nil
 }
 
 func (s *server) newCommand(ctx context.Context, in *createCommandInput, spec sandbox.CommandSpec) (control.CreatedCommand, error) {
@@ -117,7 +118,7 @@ func (s *server) listCommands(ctx context.Context, in *listCommandsInput) (*comm
 	if err != nil {
 		return nil, s.refused(ctx, "list commands", err)
 	}
-	return &commandListOutput{Body: listWire(page, commandWire)}, nil
+	return &commandListOutput{Body: listWire(page, wire.Command)}, nil
 }
 
 // CommandPath names a command session in a path.
@@ -223,7 +224,7 @@ func (s *server) oneCommand(ctx context.Context, what, id string, do func(sandbo
 	if err != nil {
 		return nil, s.refused(ctx, what, err)
 	}
-	return &commandOutput{Body: commandWire(c)}, nil
+	return &commandOutput{Body: wire.Command(c)}, nil
 }
 
 type attachInput struct {

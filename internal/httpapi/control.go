@@ -62,6 +62,12 @@ type Control interface {
 	ProxyFiles(w http.ResponseWriter, r *http.Request, ref, action string)
 	ProxyStdin(w http.ResponseWriter, r *http.Request, id sandbox.CommandID)
 
+	// ReadEvents returns what follows event after, waiting for it at most wait. An after below zero asks for the end of
+	// the log. missed: events between after and the page are gone; go on at the page's Oldest-1.
+	ReadEvents(ctx context.Context, after int64, filter control.EventFilter, wait time.Duration) (page control.EventPage, missed bool, err error)
+	// SandboxID returns the id that ref stands for, which may be of a sandbox that is gone.
+	SandboxID(ctx context.Context, ref string) (sandbox.ID, error)
+
 	ListTemplates(ctx context.Context) ([]sandbox.Template, error)
 	GetTemplate(ctx context.Context, ref string) (sandbox.Template, error)
 	// ImportTemplate reads an archive to its end before it returns.

@@ -8,6 +8,7 @@ import (
 	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/wire"
 )
 
 type execInput struct {
@@ -56,7 +57,7 @@ func (s *server) runExec(ctx context.Context, in *execInput) (control.ExecResult
 
 // execWire shows the output as text when both streams are UTF-8, else both as base64.
 func execWire(r control.ExecResult) apiv1.ExecResult {
-	out := apiv1.ExecResult{Command: commandWire(r.Command)}
+	out := apiv1.ExecResult{Command: wire.Command(r.Command)}
 	total := r.Command.StdoutBytes
 	if r.Command.Spec.PTY != nil {
 		total = r.Command.PTYBytes

@@ -14,6 +14,7 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/problem"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/wire"
 )
 
 // resourceTemplate is the type of an operation's resource.
@@ -76,7 +77,7 @@ func (s *server) importTemplate(op *huma.Operation, w http.ResponseWriter, r *ht
 	if asked && (acc.Operation.State == operation.Failed || acc.Operation.State == operation.Canceled) {
 		err := operationError(acc.Operation)
 		s.report(ctx, "import", err)
-		problem.Write(w, err, problemOptions(acc.Operation))
+		problem.Write(w, err, wire.ProblemOptions(acc.Operation))
 		return nil
 	}
 	return s.writeImport(ctx, w, acc, asked)

@@ -12,6 +12,7 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/problem"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/wire"
 )
 
 // kindDelete is the kind of operation after which there is no sandbox to look up.
@@ -39,7 +40,7 @@ func (s *server) lifecycle(ctx context.Context, what string, wait WaitParams, ac
 		if acc, err = s.settle(ctx, acc, func() (operation.Operation, error) {
 			return s.Control.GetOperation(ctx, acc.Operation.ID, timeout)
 		}); err != nil {
-			return nil, s.refusal(ctx, what, err, problemOptions(acc.Operation))
+			return nil, s.refusal(ctx, what, err, wire.ProblemOptions(acc.Operation))
 		}
 	}
 	out := &lifecycleOutput{Status: http.StatusAccepted, ReplayHeader: replayed(acc.Replayed),

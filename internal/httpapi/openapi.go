@@ -43,7 +43,7 @@ func humaConfig() huma.Config {
 func finishSpec(spec *huma.OpenAPI) {
 	registry := spec.Components.Schemas
 	for _, t := range []any{apiv1.Problem{}, apiv1.WrittenFile{}, apiv1.WrittenStdin{},
-		apiv1.FileInfo{}, apiv1.FileList{}, apiv1.FileEvent{}, apiv1.UnpackedArchive{}} {
+		apiv1.FileInfo{}, apiv1.FileList{}, apiv1.FileEvent{}, apiv1.UnpackedArchive{}, apiv1.Event{}, apiv1.EventGap{}, apiv1.LeaseChange{}} {
 		registry.Schema(reflect.TypeOf(t), true, "")
 	}
 	schemas := registry.Map()

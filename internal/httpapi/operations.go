@@ -135,6 +135,7 @@ type operationListOutput struct{ Body apiv1.List[apiv1.Operation] }
 type listOperationsInput struct {
 	PageParams
 	State        string    `query:"state" doc:"One or more states, separated by commas" example:"queued,running"`
+	SandboxID    string    `query:"sandbox_id" maxLength:"64" doc:"Only those of this sandbox (id, or name of a live one)"`
 	CreatedAfter time.Time `query:"created_after" doc:"Only those accepted after this time"`
 }
 
@@ -143,7 +144,19 @@ func (s *server) listOperations(ctx context.Context, in *listOperationsInput) (*
 	if err != nil {
 		return nil, s.refused(ctx, "list operations", err)
 	}
-	page, err := s.Control.ListOperations(ctx, control.OperationFilter{PageRequest: in.request(), States: states, CreatedAfter: in.CreatedAfter})
+	filter := control.OperationFilter{PageRequest: in.request(), States: states, CreatedAfter: in.CreatedAfter}
+	if in.SandboxID != "" {
+		var id sandbox.ID
+		ref, err := sandboxRef(in.SandboxID)
+		if err == nil {
+			id, err = s.Control.SandboxID(ctx, ref)
+		}
+		if err != nil {
+			return nil, s.refused(ctx, "list operations", err)
+		}
+		filter.ResourceID = string(id)
+	}
+	page, err := s.Control.ListOperations(ctx, filter)
 	if err != nil {
 		return nil, s.refused(ctx, "list operations", err)
 	}

@@ -39,7 +39,7 @@ func (s *server) addSandboxes() {
 	}, s.getSandbox)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "patch-sandbox", Method: http.MethodPatch, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
-		Summary: "Change a sandbox's name or metadata", Responses: errorResponses(),
+		Summary: "Change a sandbox's name, metadata or lease", Responses: errorResponses(),
 	}, s.patchSandbox)
 	huma.Register(s.api, huma.Operation{
 		OperationID: "delete-sandbox", Method: http.MethodDelete, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
@@ -151,6 +151,9 @@ func (s *server) patch(ctx context.Context, in *patchSandboxInput) (sandbox.Sand
 		if in.Body.Metadata != nil && *in.Body.Metadata != nil {
 			patch.Metadata = *in.Body.Metadata
 		}
+	}
+	if _, ok := given["lease"]; ok {
+		patch.Lease = leasePatch(in.Body.Lease)
 	}
 	if wrong := checkMetadata(patch.Metadata); len(wrong) > 0 {
 		return sandbox.Sandbox{}, invalid(wrong...)

@@ -144,8 +144,42 @@ func TestPatch(t *testing.T) {
 		}
 	}
 	problem(t, request(t, s, "PATCH", "/v1/sandboxes/"+box.ID, `{"name":"Not Valid"}`), 400, "invalid_argument")
-	problem(t, request(t, s, "PATCH", "/v1/sandboxes/"+box.ID, `{"lease":{"ttl_seconds":60}}`), 400, "unknown_field")
 	problem(t, request(t, s, "PATCH", "/v1/sandboxes/"+box.ID, ``), 400, "malformed_body")
+}
+
+func TestLease(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	box := create(t, s, `{"template":"mini","lease":{"ttl_seconds":60.5,"on_expiry":"pause"}}`)
+	if l := box.Lease; l == nil || l.TTLSeconds != 60.5 || l.OnExpiry != "pause" || l.ExpiresAt != nil || l.RemainingSeconds == nil || *l.RemainingSeconds != 60.5 {
+		t.Errorf("%+v", l)
+	}
+	if l := create(t, s, `{"template":"mini","lease":{"ttl_seconds":1}}`).Lease; l == nil || l.OnExpiry != "delete" {
+		t.Errorf("the default: %+v", l)
+	}
+	if l := create(t, s, `{"template":"mini"}`).Lease; l != nil {
+		t.Errorf("none: %+v", l)
+	}
+	patched := func(body string) *apiv1.Lease {
+		t.Helper()
+		return read[apiv1.Sandbox](t, request(t, s, "PATCH", "/v1/sandboxes/"+box.ID, body), 200).Lease
+	}
+	first := patched(`{"lease":{"ttl_seconds":100,"mode":"set","on_expiry":"delete"}}`)
+	if first.TTLSeconds != 100 || first.OnExpiry != "delete" || first.ExpiresAt == nil || first.RemainingSeconds != nil {
+		t.Errorf("set: %+v", first)
+	}
+	if l := patched(`{"lease":{"ttl_seconds":10,"mode":"extend"}}`); l.TTLSeconds != 100 || l.ExpiresAt.Sub(*first.ExpiresAt).Seconds() != 10 {
+		t.Errorf("extended: %+v", l)
+	}
+	if l := patched(`{"name":"x"}`); l == nil {
+		t.Error("another change removed the lease")
+	}
+	if l := patched(`{"lease":null}`); l != nil {
+		t.Errorf("removed: %+v", l)
+	}
+	for _, body := range []string{`{"lease":{"ttl_seconds":5,"mode":"shorten"}}`, `{"lease":{"ttl_seconds":5,"on_expiry":"suspend"}}`, `{"lease":{"mode":"set"}}`, `{"lease":5}`} {
+		problem(t, request(t, s, "PATCH", "/v1/sandboxes/"+box.ID, body), 400, "invalid_argument")
+	}
 }
 
 func TestDelete(t *testing.T) {

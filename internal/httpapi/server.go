@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -38,11 +39,12 @@ func (c Config) validate() error {
 	return nil
 }
 
-// server holds what the handlers share; it is immutable once New has returned.
+// server holds what the handlers share; but for counters it is immutable once New has returned.
 type server struct {
 	Config
-	mux *http.ServeMux
-	api huma.API
+	streams atomic.Int64 // of events, open now
+	mux     *http.ServeMux
+	api     huma.API
 }
 
 // New returns the handler of API v1. It is safe for concurrent use. Serve it with NewServer, or with a server that has
@@ -67,6 +69,7 @@ func newServer(cfg Config) *server {
 	s.addCommands()
 	s.addFiles()
 	s.addTemplates()
+	s.addEvents()
 	s.addNode()
 	s.addHealth()
 	finishSpec(s.api.OpenAPI())

@@ -12,6 +12,7 @@ import (
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/wire"
 )
 
 const tagTemplates = "Templates"
@@ -44,7 +45,7 @@ func (s *server) getTemplate(ctx context.Context, in *templatePath) (*templateOu
 	if err != nil {
 		return nil, s.refused(ctx, "get template", err)
 	}
-	return &templateOutput{Body: templateWire(t, nameIn(t, in.Ref))}, nil
+	return &templateOutput{Body: wire.Template(t, nameIn(t, in.Ref))}, nil
 }
 
 func (s *server) deleteTemplate(ctx context.Context, in *templatePath) (*struct{}, error) {
@@ -57,7 +58,7 @@ func (s *server) deleteTemplate(ctx context.Context, in *templatePath) (*struct{
 // nameIn is the name by which a template was asked for; asked by digest, its first one.
 func nameIn(t sandbox.Template, ref string) string {
 	names := namesOf(t)
-	if name, _ := splitTag(ref); slices.Contains(names, name) {
+	if name, _ := wire.SplitTag(ref); slices.Contains(names, name) {
 		return name
 	}
 	return names[0]
@@ -67,7 +68,7 @@ func nameIn(t sandbox.Template, ref string) string {
 func namesOf(t sandbox.Template) []string {
 	var names []string
 	for _, full := range t.Names {
-		if name, _ := splitTag(full); !slices.Contains(names, name) {
+		if name, _ := wire.SplitTag(full); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -90,7 +91,7 @@ func (s *server) listTemplates(ctx context.Context, in *PageParams) (*templateLi
 	items := []apiv1.Template{}
 	for _, t := range all {
 		for _, name := range namesOf(t) {
-			items = append(items, templateWire(t, name))
+			items = append(items, wire.Template(t, name))
 		}
 	}
 	slices.SortFunc(items, func(a, b apiv1.Template) int {

@@ -1,14 +1,17 @@
 package httpapi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -69,7 +72,21 @@ func sandboxSpec(b apiv1.CreateSandbox) (sandbox.Spec, error) {
 			*n.to = *n.from
 		}
 	}
+	if b.Lease != nil {
+		spec.Lease = &sandbox.Lease{TTL: seconds(b.Lease.TTLSeconds), OnExpiry: sandbox.Expiry(cmp.Or(b.Lease.OnExpiry, string(sandbox.ExpireDelete)))}
+	}
 	return spec, nil
+}
+
+// seconds is a duration that a schema has bounded.
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+
+// leasePatch reads what a PATCH says about the lease; nil: it is to be removed.
+func leasePatch(b *apiv1.PatchLease) *control.LeasePatch {
+	if b == nil {
+		return &control.LeasePatch{Remove: true}
+	}
+	return &control.LeasePatch{TTL: seconds(b.TTLSeconds), Extend: b.Mode == "extend", OnExpiry: sandbox.Expiry(b.OnExpiry)}
 }
 
 // commandSpec checks what a schema cannot say about a command.

@@ -60,6 +60,46 @@ type Lease struct {
 	Remaining time.Duration
 }
 
+// LeasePasses reports whether the time of a lease passes in this state.
+func (s State) LeasePasses() bool { return s == StateRunning || s == StateFailed }
+
+// Start lets the time of l pass from now on; when it does already, nothing changes.
+func (l *Lease) Start(now time.Time) {
+	if l.ExpiresAt.IsZero() {
+		l.ExpiresAt, l.Remaining = now.UTC().Add(l.Remaining), 0
+	}
+}
+
+// Stop lets the time of l stand still from now on; when it does already, nothing changes.
+func (l *Lease) Stop(now time.Time) {
+	if !l.ExpiresAt.IsZero() {
+		l.ExpiresAt, l.Remaining = time.Time{}, max(0, l.ExpiresAt.Sub(now))
+	}
+}
+
+// Left is how much of l is left: nothing when it has ended.
+func (l *Lease) Left(now time.Time) time.Duration {
+	if l.ExpiresAt.IsZero() {
+		return l.Remaining
+	}
+	return max(0, l.ExpiresAt.Sub(now))
+}
+
+// Move follows a sandbox from one state to another, now: time begins to pass, or stands still. A lease of which nothing
+// is left begins anew when time begins to pass, unless its own pause has just failed.
+func (l *Lease) Move(from, to State, now time.Time) {
+	switch {
+	case from == to:
+	case !to.LeasePasses():
+		l.Stop(now)
+	default:
+		if l.Left(now) == 0 && l.ExpiresAt.IsZero() && from != StatePausing {
+			l.Remaining = l.TTL
+		}
+		l.Start(now)
+	}
+}
+
 // Limits of a specification.
 const (
 	MinVCPUs     = 1

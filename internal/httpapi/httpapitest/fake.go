@@ -45,6 +45,9 @@ type Fake struct {
 	commands   map[sandbox.CommandID]*process
 	cmdOrder   []sandbox.CommandID
 	seen       map[string]seen
+	events     []control.Event // what AddEvent was given and DropEvents has left
+	lastEvent  int64           // number of the last one
+	restarted  chan struct{}   // closed and replaced by DropStreams
 	files      map[sandbox.ID]*os.Root
 	imported   []sandbox.Template
 	notReady   error
@@ -66,7 +69,7 @@ var _ httpapi.Control = (*Fake)(nil)
 // NewFake returns an empty Fake that knows the programs of Programs.
 func NewFake() *Fake {
 	return &Fake{
-		changed: make(chan struct{}), dropped: make(chan struct{}), steps: make(chan struct{}), done: make(chan struct{}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		changed: make(chan struct{}), dropped: make(chan struct{}), restarted: make(chan struct{}), steps: make(chan struct{}), done: make(chan struct{}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		sandboxes: map[sandbox.ID]*sandbox.Sandbox{}, operations: map[sandbox.OperationID]*operation.Operation{},
 		commands: map[sandbox.CommandID]*process{}, seen: map[string]seen{}, files: map[sandbox.ID]*os.Root{}, programs: Programs(), signer: auth.NewSigner(),
 	}

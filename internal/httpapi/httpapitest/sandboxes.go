@@ -38,6 +38,9 @@ func (f *Fake) CreateSandbox(ctx context.Context, call control.Call, spec sandbo
 		Template: sandbox.TemplateRef{Ref: t.Names[0], Digest: t.Digest}, Driver: "fake", Isolation: "none",
 		VCPUs: spec.VCPUs, MemoryMiB: spec.MemoryMiB, DiskMiB: spec.DiskMiB, Env: spec.Env, Metadata: spec.Metadata,
 		Owner: call.Principal.KeyID, CreatedAt: now}
+	if spec.Lease != nil {
+		box.Lease = &sandbox.Lease{TTL: spec.Lease.TTL, OnExpiry: spec.Lease.OnExpiry, Remaining: spec.Lease.TTL}
+	}
 	f.sandboxes[box.ID] = box
 	op := f.begin("create", box)
 	f.remember(call, string(op.ID))
@@ -184,7 +187,29 @@ func (f *Fake) PatchSandbox(_ context.Context, ref string, patch control.Sandbox
 	if patch.Metadata != nil {
 		box.Metadata = maps.Clone(patch.Metadata)
 	}
+	if patch.Lease != nil {
+		box.Lease = f.patched(box.Lease, *patch.Lease)
+	}
 	return box.Clone(), nil
+}
+
+// patched applies a patch to a lease.
+func (f *Fake) patched(lease *sandbox.Lease, p control.LeasePatch) *sandbox.Lease {
+	if p.Remove {
+		return nil
+	}
+	next := &sandbox.Lease{TTL: p.TTL, OnExpiry: sandbox.ExpireDelete, Remaining: p.TTL}
+	if lease != nil {
+		next.OnExpiry = lease.OnExpiry
+		if p.Extend {
+			next.TTL, next.Remaining = lease.TTL, lease.Left(f.now)+p.TTL
+		}
+	}
+	if p.OnExpiry != "" {
+		next.OnExpiry = p.OnExpiry
+	}
+	next.Start(f.now)
+	return next
 }
 
 // DeleteSandbox deletes at once; one whose name begins with "sticky" stays in deleting until Finish.
@@ -232,7 +257,8 @@ func (f *Fake) ListOperations(_ context.Context, filter control.OperationFilter)
 	defer f.mu.Unlock()
 	var items []operation.Operation
 	for _, id := range f.order {
-		if op := *f.operations[id]; (len(filter.States) == 0 || slices.Contains(filter.States, op.State)) && op.CreatedAt.After(filter.CreatedAfter) {
+		if op := *f.operations[id]; (len(filter.States) == 0 || slices.Contains(filter.States, op.State)) && op.CreatedAt.After(filter.CreatedAfter) &&
+			(filter.ResourceID == "" || filter.ResourceID == op.Resource.ID) {
 			items = append(items, op)
 		}
 	}
