@@ -14,9 +14,10 @@ import (
 // Bounds of what an event keeps of a thing. What is cut off says so, and can be looked up.
 const (
 	maxEventText     = 1024 // bytes of one text
+	maxEventNote     = 128  // bytes of one of many texts
 	maxEventMetadata = 2048 // bytes of all labels
 	maxEventArgv     = 2048 // bytes of all arguments
-	maxEventSteps    = 64
+	maxEventSteps    = 32   // and fields of an error
 )
 
 // cutMark says that something of an object was left out.
@@ -24,11 +25,11 @@ type cutMark struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// text shortens s if need be.
-func (m *cutMark) text(s string) string {
-	if len(s) > maxEventText {
+// text shortens s to n bytes if need be.
+func (m *cutMark) text(s string, n int) string {
+	if len(s) > n {
 		m.Truncated = true
-		return strings.ToValidUTF8(s[:maxEventText], "")
+		return strings.ToValidUTF8(s[:n], "")
 	}
 	return s
 }
@@ -46,7 +47,7 @@ func sandboxObject(box sandbox.Sandbox, dataPlane string) ([]byte, error) {
 		apiv1.Sandbox
 		cutMark
 	}{Sandbox: wire.Sandbox(box, dataPlane)}
-	out.ReasonDetail = out.text(out.ReasonDetail)
+	out.ReasonDetail = out.text(out.ReasonDetail, maxEventText)
 	size := 0
 	for k, v := range out.Metadata {
 		size += len(k) + len(v)
@@ -66,12 +67,15 @@ func operationObject(op operation.Operation) ([]byte, error) {
 		out.Steps, out.Truncated = out.Steps[n-maxEventSteps:], true
 	}
 	for i := range out.Steps {
-		out.Steps[i].Error = out.text(out.Steps[i].Error)
+		out.Steps[i].Error = out.text(out.Steps[i].Error, maxEventNote)
 	}
 	if e := out.Error; e != nil {
-		e.Message, e.Cause, e.Remedy = out.text(e.Message), out.text(e.Cause), out.text(e.Remedy)
+		e.Message, e.Cause, e.Remedy = out.text(e.Message, maxEventText), out.text(e.Cause, maxEventText), out.text(e.Remedy, maxEventText)
 		if len(e.Fields) > maxEventSteps {
 			e.Fields, out.Truncated = e.Fields[:maxEventSteps], true
+		}
+		for i := range e.Fields {
+			e.Fields[i].Field, e.Fields[i].Message = out.text(e.Fields[i].Field, maxEventNote), out.text(e.Fields[i].Message, maxEventNote)
 		}
 	}
 	return encoded(out)
@@ -91,9 +95,9 @@ func commandObject(cmd sandbox.Command) ([]byte, error) {
 			break
 		}
 	}
-	out.Cwd = out.text(out.Cwd)
+	out.Cwd = out.text(out.Cwd, maxEventText)
 	if out.Error != nil {
-		out.Error.Message = out.text(out.Error.Message)
+		out.Error.Message = out.text(out.Error.Message, maxEventText)
 	}
 	return encoded(out)
 }

@@ -83,9 +83,9 @@ func (c *Control) purgeOldEvents(ctx context.Context) {
 	ticker := time.NewTicker(eventPurgeInterval)
 	defer ticker.Stop()
 	for {
+		c.purgeEvents(ctx)
 		select {
 		case <-ticker.C:
-			c.purgeEvents(ctx)
 		case <-ctx.Done():
 			return
 		}

@@ -101,13 +101,8 @@ func (t *outboxTx) seen(box sandbox.Sandbox, err error) (sandbox.Sandbox, error)
 	return box, err
 }
 
-// InsertSandbox implements store.Tx. A lease begins with its whole time.
+// InsertSandbox implements store.Tx.
 func (t *outboxTx) InsertSandbox(box sandbox.Sandbox) error {
-	if box.Lease != nil {
-		box = box.Clone()
-		box.Lease.Remaining, box.Lease.ExpiresAt = box.Lease.TTL, time.Time{}
-		box.Lease.Move("", box.State, t.outbox.leases.now())
-	}
 	if err := t.Tx.InsertSandbox(box); err != nil {
 		return err
 	}

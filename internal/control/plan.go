@@ -35,6 +35,7 @@ func (c *Control) plan(ctx context.Context, spec sandbox.Spec, by auth.Principal
 		if err := c.checkLease(spec.Lease.TTL, spec.Lease.OnExpiry); err != nil {
 			return sandbox.Sandbox{}, err
 		}
+		spec.Lease = &sandbox.Lease{TTL: spec.Lease.TTL, OnExpiry: spec.Lease.OnExpiry, Remaining: spec.Lease.TTL}
 	}
 	if spec.Template == "" {
 		return sandbox.Sandbox{}, invalid("template", "is required")

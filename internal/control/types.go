@@ -22,6 +22,8 @@ type (
 	CommandFilter = store.CommandFilter
 	// Event says that something has changed, and how it is now.
 	Event = store.Event
+	// EventType says what an event is about.
+	EventType = store.EventType
 	// EventFilter selects events.
 	EventFilter = store.EventFilter
 	// EventPage is a part of the log of events.

@@ -35,6 +35,7 @@ type world struct {
 	store  store.Store
 	signer *auth.Signer
 	limits control.Limits
+	clock  *twoClocks // nil: the process's own
 	node   *fakeNode
 	guests *fakeGuests
 
@@ -53,12 +54,17 @@ func newWorld(t testing.TB) *world {
 
 func newWorldOn(t testing.TB, s store.Store) *world {
 	t.Helper()
+	return newWorldAt(t, s, nil)
+}
+
+func newWorldAt(t testing.TB, s store.Store, clock *twoClocks) *world {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "ctl") // short: a socket's path has at most 108 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := &world{t: t, dir: dir, store: s, signer: auth.NewSigner(), node: newFakeNode(), guests: newFakeGuests()}
+	w := &world{t: t, dir: dir, store: s, signer: auth.NewSigner(), node: newFakeNode(), guests: newFakeGuests(), clock: clock}
 	t.Cleanup(func() {
 		w.stopControl()
 		w.stopNode()
@@ -117,7 +123,12 @@ func (w *world) startControl() {
 	nodeHTTP := rpc.HTTPClient(rpc.DialUnix(filepath.Join(w.dir, "n")))
 	gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(filepath.Join(w.dir, "g")))
 	opt := connect.WithInterceptors(rpc.Errors())
-	c, err := control.New(context.Background(), control.Deps{Store: w.store,
+	var now func() time.Time
+	var elapsed func() time.Duration
+	if w.clock != nil {
+		now, elapsed = w.clock.now, w.clock.elapsed
+	}
+	c, err := control.New(context.Background(), control.Deps{Store: w.store, Now: now, Elapsed: elapsed,
 		Node:    nodev1connect.NewNodeServiceClient(nodeHTTP, rpc.BaseURL, opt),
 		Gateway: gatewayv1connect.NewGatewayServiceClient(gatewayHTTP, rpc.BaseURL, opt), GatewayHTTP: gatewayHTTP,
 		Signer: w.signer, Logger: slog.New(slog.DiscardHandler), DataPlaneURL: "http://127.0.0.1:7071", Images: fakeImages{}, ImportDir: w.dir, Limits: w.limits})
