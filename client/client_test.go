@@ -146,7 +146,7 @@ func TestOperations(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Error(err)
 	}
-	list, err := c.ListOperations(ctx, client.Page{})
+	list, err := c.ListOperations(ctx, client.OperationQuery{})
 	if err != nil || len(list.Items) != 1 {
 		t.Errorf("%+v, %v", list, err)
 	}

@@ -23,9 +23,25 @@ func (c *Client) Operation(ctx context.Context, id string, opts ...Option) (*api
 	return do[apiv1.Operation](ctx, c, call{method: http.MethodGet, path: join("operations", id)}.with(opts))
 }
 
+// OperationQuery selects operations.
+type OperationQuery struct {
+	Page
+	States       []string
+	Sandbox      string // only those of this one (id, or name of a live one)
+	CreatedAfter time.Time
+}
+
 // ListOperations returns one part of the list of operations, newest first.
-func (c *Client) ListOperations(ctx context.Context, page Page) (*apiv1.List[apiv1.Operation], error) {
-	return do[apiv1.List[apiv1.Operation]](ctx, c, call{method: http.MethodGet, path: join("operations"), query: page.values()})
+func (c *Client) ListOperations(ctx context.Context, query OperationQuery) (*apiv1.List[apiv1.Operation], error) {
+	q := query.values()
+	setList(q, "state", query.States)
+	if query.Sandbox != "" {
+		q.Set("sandbox_id", query.Sandbox)
+	}
+	if !query.CreatedAfter.IsZero() {
+		q.Set("created_after", query.CreatedAfter.UTC().Format(time.RFC3339Nano))
+	}
+	return do[apiv1.List[apiv1.Operation]](ctx, c, call{method: http.MethodGet, path: join("operations"), query: q})
 }
 
 // CancelOperation asks for an operation to be canceled; one that has ended stays as it is.

@@ -44,7 +44,17 @@ func (c *Client) ListSandboxes(ctx context.Context, query SandboxQuery) (*apiv1.
 	return do[apiv1.List[apiv1.Sandbox]](ctx, c, call{method: http.MethodGet, path: join("sandboxes"), query: q})
 }
 
-// PatchSandbox changes name and metadata: what is nil stays; an empty name removes the name.
+// SetLease begins a sandbox's lease anew, or adds to it with mode extend.
+func (c *Client) SetLease(ctx context.Context, ref string, lease apiv1.PatchLease) (*apiv1.Sandbox, error) {
+	return c.PatchSandbox(ctx, ref, apiv1.PatchSandbox{Lease: &lease})
+}
+
+// RemoveLease lets a sandbox run for ever.
+func (c *Client) RemoveLease(ctx context.Context, ref string) (*apiv1.Sandbox, error) {
+	return do[apiv1.Sandbox](ctx, c, call{method: http.MethodPatch, path: join("sandboxes", ref), in: map[string]any{"lease": nil}})
+}
+
+// PatchSandbox changes name, metadata and lease: what is nil stays; an empty name removes the name.
 func (c *Client) PatchSandbox(ctx context.Context, ref string, in apiv1.PatchSandbox) (*apiv1.Sandbox, error) {
 	return do[apiv1.Sandbox](ctx, c, call{method: http.MethodPatch, path: join("sandboxes", ref), in: in})
 }

@@ -42,7 +42,7 @@ func askAPI(ctx context.Context, c *client.Client) []doctor.BundleFile {
 		ask  func() (any, error)
 	}{
 		{"node", func() (any, error) { return c.Node(ctx) }},
-		{"operations", func() (any, error) { return c.ListOperations(ctx, newest) }},
+		{"operations", func() (any, error) { return c.ListOperations(ctx, client.OperationQuery{Page: newest}) }},
 		{"sandboxes", func() (any, error) { return c.ListSandboxes(ctx, client.SandboxQuery{Page: newest}) }},
 		{"templates", func() (any, error) { return c.ListTemplates(ctx, newest) }},
 	} {

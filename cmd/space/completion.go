@@ -141,7 +141,7 @@ func commands(ctx context.Context, c *client.Client, _ []string) []string {
 }
 
 func operations(ctx context.Context, c *client.Client, _ []string) []string {
-	list, err := c.ListOperations(ctx, client.Page{Limit: allPages})
+	list, err := c.ListOperations(ctx, client.OperationQuery{Page: client.Page{Limit: allPages}})
 	if err != nil {
 		return nil
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,8 @@ func newCreateCmd(cli *cli) *cobra.Command {
 	var env, metadata []string
 	var vcpus, memory, disk int
 	var noWait bool
+	var ttl time.Duration
+	var onExpiry string
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a sandbox and print its id",
@@ -37,6 +40,11 @@ func newCreateCmd(cli *cli) *cobra.Command {
 					*n.to = n.value
 				}
 			}
+			if cmd.Flags().Changed("ttl") {
+				in.Lease = &apiv1.CreateLease{TTLSeconds: ttl.Seconds(), OnExpiry: onExpiry}
+			} else if onExpiry != "" {
+				return &usageError{err: errors.New("--on-expiry needs --ttl")}
+			}
 			made, err := create(cmd.Context(), cli, in, !noWait)
 			if err != nil {
 				return err
@@ -57,6 +65,8 @@ func newCreateCmd(cli *cli) *cobra.Command {
 	f.StringArrayVar(&env, "env", nil, "KEY=VALUE for the environment of every command (repeatable)")
 	f.StringArrayVar(&metadata, "metadata", nil, "KEY=VALUE to find it again by (repeatable)")
 	f.StringVar(&in.Driver, "driver", "", "virtual machine monitor (default: the node's)")
+	f.DurationVar(&ttl, "ttl", 0, "how long it runs, such as 1h (default: for ever)")
+	f.StringVar(&onExpiry, "on-expiry", "", "what happens then: delete (default) or pause")
 	f.BoolVar(&noWait, "no-wait", false, "do not wait until it is ready")
 	return cmd
 }

@@ -53,12 +53,12 @@ func printSandboxes(cli *cli, list *apiv1.List[apiv1.Sandbox], quiet bool) error
 			}
 			continue
 		}
-		rows = append(rows, []string{b.ID, b.Name, b.State, b.Template.Ref, fmt.Sprint(b.VCPUs), mib(int64(b.MemoryMiB)), moment(&b.CreatedAt)})
+		rows = append(rows, []string{b.ID, b.Name, b.State, b.Template.Ref, fmt.Sprint(b.VCPUs), mib(int64(b.MemoryMiB)), moment(&b.CreatedAt), leaseText(b.Lease)})
 	}
 	if quiet {
 		return nil
 	}
-	return cli.table([]string{"ID", "NAME", "STATE", "TEMPLATE", "VCPUS", "MEMORY", "CREATED (UTC)"}, rows)
+	return cli.table([]string{"ID", "NAME", "STATE", "TEMPLATE", "VCPUS", "MEMORY", "CREATED (UTC)", "LEASE"}, rows)
 }
 
 // whole reads all parts of a list.

@@ -12,7 +12,7 @@ import (
 )
 
 func newOpCmd(cli *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "op", Short: "Look at operations: requests that create or delete sandboxes"}
+	cmd := &cobra.Command{Use: "op", Short: "Look at operations: requests that create, change or delete sandboxes"}
 	cmd.AddCommand(
 		newOpLsCmd(cli),
 		newOpVerb(cli, "show", "Show an operation", func(ctx context.Context, c *client.Client, id string) (*apiv1.Operation, error) {
@@ -29,12 +29,17 @@ func newOpCmd(cli *cli) *cobra.Command {
 }
 
 func newOpLsCmd(cli *cli) *cobra.Command {
-	return &cobra.Command{
+	var query client.OperationQuery
+	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List operations",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := whole(cmd.Context(), client.Page{}, cli.client().ListOperations)
+			c := cli.client()
+			list, err := whole(cmd.Context(), query.Page, func(ctx context.Context, page client.Page) (*apiv1.List[apiv1.Operation], error) {
+				query.Page = page
+				return c.ListOperations(ctx, query)
+			})
 			if err != nil {
 				return err
 			}
@@ -48,6 +53,10 @@ func newOpLsCmd(cli *cli) *cobra.Command {
 			return cli.table([]string{"ID", "KIND", "RESOURCE", "STATE", "CREATED (UTC)", "TOOK"}, rows)
 		},
 	}
+	f := cmd.Flags()
+	f.StringSliceVar(&query.States, "state", nil, "only these states: queued, running, succeeded, failed, canceled")
+	f.StringVar(&query.Sandbox, "sandbox", "", "only those of this sandbox (name or id)")
+	return cmd
 }
 
 func took(o apiv1.Operation) string {

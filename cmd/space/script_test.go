@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/httpapi/httpapitest"
 )
 
@@ -56,6 +58,9 @@ const patience = 30 * time.Second
 //	step                 let a program that waits for it go on
 //	output PROGRAM TEXT  wait until a command has written this
 //	created NAME         wait until there is a sandbox of this name
+//	event TYPE OBJECT    something has changed in sandbox one
+//	forget SEQ           events up to this one are not kept any more
+//	restart              streams of events end
 //	id VAR               set VAR to the last output, without its end of line
 //	opid VAR             set VAR to the id of the operation in the last output
 //
@@ -88,6 +93,17 @@ func TestScripts(t *testing.T) {
 			"created": command(func(ctx context.Context, s *httpapitest.Server, args []string) error {
 				return s.AwaitSandbox(ctx, args[0])
 			}),
+			"event": command(func(ctx context.Context, s *httpapitest.Server, args []string) error {
+				id, err := s.SandboxID(ctx, "one")
+				s.AddEvent(control.Event{Type: control.EventType(args[0]), SandboxID: id, Object: []byte(args[1])})
+				return err
+			}),
+			"forget": command(func(_ context.Context, s *httpapitest.Server, args []string) error {
+				seq, err := strconv.ParseInt(args[0], 10, 64)
+				s.DropEvents(seq)
+				return err
+			}),
+			"restart": command(func(_ context.Context, s *httpapitest.Server, _ []string) error { s.DropStreams(); return nil }),
 			"id": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
 			},

@@ -39,6 +39,7 @@ func printSandbox(cli *cli, b *apiv1.Sandbox) error {
 		[2]string{"size", fmt.Sprintf("%d vCPU, %d MiB memory, %d MiB disk", b.VCPUs, b.MemoryMiB, b.DiskMiB)},
 		[2]string{"metadata", joined(b.Metadata)},
 		[2]string{"created", moment(&b.CreatedAt)}, [2]string{"ready", moment(b.ReadyAt)},
+		[2]string{"lease", leaseText(b.Lease)},
 		[2]string{"data plane", b.Endpoints.DataPlane}, [2]string{"operation", b.OperationID},
 	)
 }
