@@ -67,7 +67,7 @@ func (s *EventStream) connect() error {
 	if s.last != nil {
 		head.Set("Last-Event-Id", strconv.FormatInt(*s.last, 10))
 	}
-	resp, err := s.c.send(s.ctx, call{method: http.MethodGet, path: join("events"), query: s.query, header: head}) //nolint:bodyclose // Close does
+	resp, err := s.c.send(s.ctx, call{method: http.MethodGet, path: join("events"), query: s.query, header: head})
 	if err != nil {
 		return err
 	}
