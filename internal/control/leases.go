@@ -171,8 +171,20 @@ func (s *sweep) look(ctx context.Context, now time.Time) time.Duration {
 			still[box.ID] = f
 		}
 	}
+	for id, f := range s.failed {
+		if _, listed := still[id]; !listed && s.undecided(ctx, id) && now.Before(f.again.Add(lastSweep)) {
+			still[id] = f
+		}
+	}
 	s.failed = still
 	return max(next, time.Millisecond)
+}
+
+// undecided reports whether it is open how the expiry of a sandbox ends: while it is being paused, its lease stands still,
+// and when that fails, it is due again.
+func (s *sweep) undecided(ctx context.Context, id sandbox.ID) bool {
+	box, err := s.c.Store.Sandbox(ctx, id)
+	return err == nil && (box.State == sandbox.StatePausing || box.State == sandbox.StateRunning)
 }
 
 // expireLease does what a lease says for its end, by the calls that clients make.
