@@ -45,6 +45,7 @@ type EventStream struct {
 	last   *int64 // to go on after; nil before anything is known
 	body   io.Closer
 	lines  *bufio.Scanner
+	since  time.Time // when it was connected
 	silent *time.Timer
 	retry  backoff
 }
@@ -59,7 +60,11 @@ func (c *Client) Events(ctx context.Context, query EventQuery) (*EventStream, er
 		q.Set("type", strings.Join(query.Types, ","))
 	}
 	s := &EventStream{c: c, ctx: ctx, query: q, last: query.Since, retry: backoff{limit: patience}}
-	return s, s.connect()
+	if err := s.connect(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *EventStream) connect() error {
@@ -73,6 +78,7 @@ func (s *EventStream) connect() error {
 	}
 	s.body, s.lines = resp.Body, bufio.NewScanner(resp.Body)
 	s.lines.Buffer(nil, maxEventLine)
+	s.since = time.Now()
 	s.silent = time.AfterFunc(eventSilence, func() { resp.Body.Close() })
 	if s.last == nil { // where the present is, so that a connection that breaks before the first event loses nothing
 		_, _, err = s.read()
@@ -102,7 +108,9 @@ func (s *EventStream) Next() (apiv1.Event, error) {
 		}
 		switch {
 		case err == nil && data == "": // a sign of life
-			s.retry.reset()
+			if time.Since(s.since) > maxPause { // the first one says only that somebody answered
+				s.retry.reset()
+			}
 		case err == nil:
 			s.retry.reset()
 			return event(kind, data)
