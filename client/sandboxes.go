@@ -63,3 +63,23 @@ func (c *Client) PatchSandbox(ctx context.Context, ref string, in apiv1.PatchSan
 func (c *Client) DeleteSandbox(ctx context.Context, ref string, opts ...Option) (*apiv1.Lifecycle, error) {
 	return do[apiv1.Lifecycle](ctx, c, call{method: http.MethodDelete, path: join("sandboxes", ref)}.with(opts))
 }
+
+// PauseSandbox accepts a pause: the sandbox's vCPUs stop, its memory stays. It takes every Option, and so do Resume and
+// Recover. One that is paused already is left so; the operation says no_change.
+func (c *Client) PauseSandbox(ctx context.Context, ref string, opts ...Option) (*apiv1.Lifecycle, error) {
+	return c.verb(ctx, ref, "pause", opts)
+}
+
+// ResumeSandbox accepts a resume: a paused sandbox goes on where it stood.
+func (c *Client) ResumeSandbox(ctx context.Context, ref string, opts ...Option) (*apiv1.Lifecycle, error) {
+	return c.verb(ctx, ref, "resume", opts)
+}
+
+// RecoverSandbox accepts a recovery: a failed sandbox boots anew on its disk.
+func (c *Client) RecoverSandbox(ctx context.Context, ref string, opts ...Option) (*apiv1.Lifecycle, error) {
+	return c.verb(ctx, ref, "recover", opts)
+}
+
+func (c *Client) verb(ctx context.Context, ref, verb string, opts []Option) (*apiv1.Lifecycle, error) {
+	return do[apiv1.Lifecycle](ctx, c, call{method: http.MethodPost, path: join("sandboxes", ref, verb)}.with(opts))
+}

@@ -9,7 +9,7 @@ type Operation struct {
 	Resource  Resource         `json:"resource"`
 	State     string           `json:"state" enum:"queued,running,succeeded,failed,canceled"`
 	NoChange  bool             `json:"no_change,omitempty" doc:"It was already so"`
-	Attempt   int              `json:"attempt"`
+	Attempt   int              `json:"attempt" doc:"1, and one more for each restart of SPACE that it went on after"`
 	CreatedAt time.Time        `json:"created_at"`
 	StartedAt *time.Time       `json:"started_at"`
 	EndedAt   *time.Time       `json:"ended_at"`
@@ -36,6 +36,7 @@ type Step struct {
 	StartedAt *time.Time `json:"started_at"`
 	EndedAt   *time.Time `json:"ended_at"`
 	MS        *float64   `json:"ms" doc:"How long it took; null until it has ended"`
+	Attempts  int        `json:"attempts,omitempty" doc:"How often it was begun again after a passing failure"`
 	Error     string     `json:"error,omitempty"`
 }
 

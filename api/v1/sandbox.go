@@ -6,9 +6,9 @@ import "time"
 type Sandbox struct {
 	ID           string            `json:"id" example:"k3v0q7c2m9x4b8n1z5w6"`
 	Name         string            `json:"name,omitempty"`
-	State        string            `json:"state" doc:"What was last observed" enum:"creating,running,failed,deleting,deleted"`
-	DesiredState string            `json:"desired_state" doc:"What the last accepted call wants" enum:"creating,running,failed,deleting,deleted"`
-	Reason       *string           `json:"reason" doc:"Why it failed, else null"`
+	State        string            `json:"state" doc:"What was last observed" enum:"creating,running,pausing,paused,resuming,failed,deleting,deleted"`
+	DesiredState string            `json:"desired_state" doc:"What the last accepted call wants" enum:"running,paused,deleted"`
+	Reason       *string           `json:"reason" doc:"Why it failed, or stands still without having been paused (pool_full); else null"`
 	ReasonDetail string            `json:"reason_detail,omitempty" doc:"What is known about that, such as the exit status of the VMM"`
 	Template     TemplateRef       `json:"template"`
 	Driver       string            `json:"driver" doc:"The virtual machine monitor in use"`
@@ -21,7 +21,7 @@ type Sandbox struct {
 	Metadata     map[string]string `json:"metadata"`
 	Endpoints    Endpoints         `json:"endpoints"`
 	Lease        *Lease            `json:"lease,omitempty"`
-	OperationID  string            `json:"operation_id,omitempty" doc:"The operation under way"`
+	OperationID  string            `json:"operation_id,omitempty" doc:"The operation under way, or else the first that waits"`
 }
 
 // TemplateRef says what a sandbox was made from: the name that was asked for and the content it stood for then.

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,18 +11,153 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
+	"github.com/space-sandbox/space/internal/telemetry"
 )
 
-// Kinds of operations.
-const (
-	kindCreate = "create"
-	kindDelete = "delete"
-)
+// kindCreate is the kind of operations that make a sandbox; those on one that exists are named by their verbs.
+const kindCreate = "create"
 
 const resourceSandbox = "sandbox"
 
+func resourceOf(id sandbox.ID) operation.Resource {
+	return operation.Resource{Type: resourceSandbox, ID: string(id)}
+}
+
 // errReplay ends a transaction that found its request answered already.
 var errReplay = errors.New("this request was answered before")
+
+// joined ends a transaction that found what it asks for under way: the call is answered with that operation.
+type joined struct{ op sandbox.OperationID }
+
+func (joined) Error() string { return "it is under way already" }
+
+// request is a lifecycle call on its way into the record.
+type request struct {
+	call Call
+	kind string
+	// find names the sandbox. It is not asked when the call is a replay: the sandbox may be gone.
+	find func(ctx context.Context) (sandbox.ID, error)
+	// decide looks at the record in the transaction that accepts the call, refuses, or writes the sandbox as it is
+	// now. It may end op at once, or answer joined.
+	decide func(ctx context.Context, tx store.Tx, op *operation.Operation, id sandbox.ID) (sandbox.Sandbox, error)
+	// accepted, if not nil, is called once the call is in the record.
+	accepted func()
+}
+
+// accept is the one way into the record for lifecycle calls: operation, sandbox and Idempotency-Key become durable in
+// one commit, then the call is answered while the supervisor does what was asked.
+func (c *Control) accept(ctx context.Context, req request) (Accepted, error) {
+	if acc, found, err := c.replayed(ctx, req.call); found || err != nil {
+		return acc, err
+	}
+	id, err := req.find(ctx)
+	if err != nil {
+		return Accepted{}, err
+	}
+	asked, err := wish{IfState: req.call.IfState}.text()
+	if err != nil {
+		return Accepted{}, err
+	}
+	var box sandbox.Sandbox
+	op, err := c.engine.Submit(ctx, req.kind, resourceOf(id), asked, func(ctx context.Context, op *operation.Operation) error {
+		c.traces.Store(op.ID, telemetry.TraceOf(ctx))
+		fresh := *op
+		err := c.Store.Update(ctx, func(tx store.Tx) (err error) {
+			*op = fresh // the store may call this again
+			if err := c.remember(ctx, tx, req.call, string(op.ID)); err != nil {
+				return err
+			}
+			if box, err = req.decide(ctx, tx, op, id); err != nil {
+				return err
+			}
+			return tx.InsertOperation(*op)
+		})
+		if err != nil || op.State.Ended() {
+			c.traces.Delete(op.ID)
+		}
+		return err
+	})
+	if other, ok := errors.AsType[joined](err); ok {
+		return c.join(ctx, req.call, other.op)
+	}
+	if errors.Is(err, errReplay) { // a call with the same key came in at the same moment
+		acc, _, err := c.replayed(ctx, req.call)
+		return acc, err
+	}
+	if err != nil {
+		return Accepted{}, storeError(err)
+	}
+	if req.accepted != nil {
+		req.accepted()
+	}
+	if op.State.Ended() {
+		c.logEnd(ctx, op)
+		return Accepted{Operation: op, Sandbox: box}, nil
+	}
+	c.boxes.do(string(id), func() { c.runNext(id, req.kind, op.ID) })
+	return Accepted{Operation: op, Sandbox: box}, nil
+}
+
+// join answers with an operation that is under way, and binds the call's Idempotency-Key to it.
+func (c *Control) join(ctx context.Context, call Call, op sandbox.OperationID) (Accepted, error) {
+	if call.Idempotency != nil {
+		err := c.Store.Update(ctx, func(tx store.Tx) error { return c.remember(ctx, tx, call, string(op)) })
+		if errors.Is(err, errReplay) {
+			acc, _, err := c.replayed(ctx, call)
+			return acc, err
+		}
+		if err != nil {
+			return Accepted{}, storeError(err)
+		}
+	}
+	return c.accepted(ctx, op)
+}
+
+// wish is what an operation's record keeps of its call, for when its turn comes.
+type wish struct {
+	IfState sandbox.State `json:"if_state,omitempty"`
+}
+
+func (w wish) text() (string, error) {
+	if w == (wish{}) {
+		return "", nil
+	}
+	raw, err := json.Marshal(w)
+	return string(raw), err
+}
+
+func wishOf(op operation.Operation) (w wish, err error) {
+	if op.Input != "" {
+		err = json.Unmarshal([]byte(op.Input), &w)
+	}
+	return w, err
+}
+
+// checkCall applies if_state and if_busy.
+func checkCall(call Call, box sandbox.Sandbox) error {
+	if err := checkState(call.IfState, box); err != nil {
+		return err
+	}
+	return checkBusy(call, box)
+}
+
+// checkState applies if_state.
+func checkState(want sandbox.State, box sandbox.Sandbox) error {
+	if want == "" || want == box.State {
+		return nil
+	}
+	return &sandbox.Error{Code: sandbox.CodeStateMismatch, Message: "the sandbox is in another state",
+		Cause: fmt.Sprintf("if_state is %s, %s", want, box.Condition()), Remedy: "look at its state, and decide again"}
+}
+
+// checkBusy applies if_busy.
+func checkBusy(call Call, box sandbox.Sandbox) error {
+	if !call.IfBusyFail || box.OperationID == "" {
+		return nil
+	}
+	return &sandbox.Error{Code: sandbox.CodeSandboxBusy, Message: "an operation is under way",
+		Cause: string(box.OperationID), Remedy: "wait for it, or leave if_busy out to queue behind it"}
+}
 
 func (call Call) idempotencyID() store.IdempotencyID {
 	return store.IdempotencyID{Principal: call.Principal.ID(), Scope: call.Idempotency.Scope, Key: call.Idempotency.Key}
@@ -160,13 +296,14 @@ func (c *Control) ListOperations(ctx context.Context, filter OperationFilter) (P
 	return page, storeError(err)
 }
 
-// CancelOperation cancels a queued create. A delete is never given up, and a running create is ended by a delete.
+// CancelOperation cancels what is queued, and a pause, resume or recover under way: the sandbox is then what node says
+// that its machine is. A delete is never given up, and a running create is ended by a delete.
 func (c *Control) CancelOperation(ctx context.Context, id sandbox.OperationID) (operation.Operation, error) {
 	op, err := c.engine.Get(ctx, id)
 	if err != nil {
 		return op, operationError(id, err)
 	}
-	if op.Kind == kindDelete && !op.State.Ended() {
+	if op.Kind == string(sandbox.VerbDelete) && !op.State.Ended() {
 		return op, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "a delete cannot be canceled",
 			Cause: "what it removes cannot be brought back", Remedy: "wait for it to end"}
 	}

@@ -298,6 +298,9 @@ func (c *Control) SignalCommand(ctx context.Context, id sandbox.CommandID, signa
 	if cmd.State.Ended() {
 		return cmd, notRunning(cmd)
 	}
+	if err := c.mustRun(ctx, cmd.SandboxID, "a signal"); err != nil {
+		return cmd, err
+	}
 	if err := c.gateway.check(); err != nil {
 		return cmd, err
 	}
@@ -320,7 +323,9 @@ func notRunning(cmd sandbox.Command) error {
 func (c *Control) KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error) {
 	cmd, err := c.command(ctx, id)
 	if err == nil && cmd.State == sandbox.CommandCreated {
-		cmd, err = c.giveUp(ctx, cmd, false)
+		if err = c.mustRun(ctx, cmd.SandboxID, "the end of a command"); err == nil {
+			cmd, err = c.giveUp(ctx, cmd, false)
+		}
 	}
 	if err != nil || cmd.State.Ended() {
 		return cmd, err

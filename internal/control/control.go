@@ -65,6 +65,8 @@ type Limits struct {
 	CallTimeout       time.Duration // one short call of the gateway or node, default 15 s
 	AckTimeout        time.Duration // telling a guest that a result is recorded, default 5 s
 	DeleteTimeout     time.Duration // one attempt of removing a machine, default 60 s
+	PauseDeadline     time.Duration // stopping a machine's vCPUs, or letting them go on, default 30 s
+	ResumeDeadline    time.Duration // waiting for the guest of a resumed machine, default 30 s
 	ImportDeadline    time.Duration // a whole import of an image, default 30 min
 	StartPatience     time.Duration // how long the start of a command waits for a restarting gateway, default 20 s
 	AttachTTL         time.Duration // attach tokens, default 1 h
@@ -83,6 +85,8 @@ func (l Limits) withDefaults() Limits {
 	set(&l.CallTimeout, 15*time.Second)
 	set(&l.AckTimeout, 5*time.Second)
 	set(&l.DeleteTimeout, 60*time.Second)
+	set(&l.PauseDeadline, 30*time.Second)
+	set(&l.ResumeDeadline, 30*time.Second)
 	set(&l.ImportDeadline, 30*time.Minute)
 	set(&l.StartPatience, 20*time.Second)
 	set(&l.AttachTTL, time.Hour)
@@ -114,6 +118,7 @@ type Control struct {
 	recorders *recorders
 	metrics   *metrics
 	verifier  *auth.Verifier                         // of sandbox tokens
+	traces    sync.Map                               // sandbox.OperationID to the telemetry.Trace of its request
 	info      atomic.Pointer[nodev1.GetNodeResponse] // node's last description of itself
 	workers   sync.WaitGroup                         // background work outside the lanes
 }
@@ -151,8 +156,9 @@ func (c *Control) open(ctx context.Context) error {
 		return fmt.Errorf("read sandboxes: %w", err)
 	}
 	for _, box := range live {
-		if box.State == sandbox.StateRunning {
-			c.routes.set(box)
+		switch box.State {
+		case sandbox.StateRunning, sandbox.StatePausing, sandbox.StatePaused, sandbox.StateResuming:
+			c.routes.set(box, heldOf(box))
 		}
 	}
 	if err := c.openLeases(ctx, c.outbox); err != nil {

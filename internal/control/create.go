@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
@@ -10,45 +9,23 @@ import (
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
-	"github.com/space-sandbox/space/internal/telemetry"
 )
 
-// CreateSandbox accepts a create: sandbox, operation and Idempotency-Key become durable in one commit, then the answer
-// goes out while the supervisor makes the machine.
+// CreateSandbox accepts a create.
 func (c *Control) CreateSandbox(ctx context.Context, call Call, spec sandbox.Spec) (Accepted, error) {
-	if acc, found, err := c.replayed(ctx, call); found || err != nil {
-		return acc, err
-	}
-	box, err := c.plan(ctx, spec, call.Principal)
-	if err != nil {
-		return Accepted{}, err
-	}
-	resource := operation.Resource{Type: resourceSandbox, ID: string(box.ID)}
-	op, err := c.engine.Submit(ctx, kindCreate, resource, func(ctx context.Context, op *operation.Operation) error {
-		box.OperationID = op.ID
-		return c.Store.Update(ctx, func(tx store.Tx) error {
-			if err := c.remember(ctx, tx, call, string(op.ID)); err != nil {
-				return err
-			}
+	var box sandbox.Sandbox
+	return c.accept(ctx, request{call: call, kind: kindCreate,
+		find: func(ctx context.Context) (_ sandbox.ID, err error) {
+			box, err = c.plan(ctx, spec, call.Principal)
+			return box.ID, err
+		},
+		decide: func(ctx context.Context, tx store.Tx, op *operation.Operation, id sandbox.ID) (sandbox.Sandbox, error) {
+			box.OperationID, box.Revision = op.ID, 1
 			if err := c.admit(ctx, tx, box); err != nil {
-				return err
+				return box, err
 			}
-			if err := tx.InsertSandbox(box); err != nil {
-				return err
-			}
-			return tx.InsertOperation(*op)
-		})
-	})
-	if errors.Is(err, errReplay) { // a call with the same key came in at the same moment
-		acc, _, err := c.replayed(ctx, call)
-		return acc, err
-	}
-	if err != nil {
-		return Accepted{}, storeError(err)
-	}
-	box.Revision = 1
-	c.boxes.do(string(box.ID), func() { c.run(telemetry.TraceOf(ctx), c.createTask(op.ID, box.ID)) })
-	return Accepted{Operation: op, Sandbox: box}, nil
+			return box, tx.InsertSandbox(box)
+		}})
 }
 
 // createTask makes the machine, waits for its guest and publishes it. What fails on the way is removed again.
@@ -72,33 +49,33 @@ func (c *Control) createTask(op sandbox.OperationID, id sandbox.ID) operation.Ta
 }
 
 func (c *Control) createSteps(ctx context.Context, r *operation.Run, box sandbox.Sandbox) (machine *nodev1.Machine, err error) {
-	err = r.Step(ctx, "machine", func(ctx context.Context) error {
-		return c.insist(ctx, c.node, "EnsureMachine", transient, func(ctx context.Context) (err error) {
-			machine, err = c.ensureMachine(ctx, r, box)
-			return err
-		})
+	err = r.Try(ctx, "machine", retry(c.node, 0), func(ctx context.Context) (err error) {
+		machine, err = c.ensureMachine(ctx, r, box, false)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = r.Step(ctx, "ready", func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.Limits.ReadyDeadline, notReady(c.Limits.ReadyDeadline))
-		defer cancel()
-		return c.insist(ctx, c.gateway, "AwaitReady", transient, func(ctx context.Context) error {
-			return c.awaitReady(ctx, r, box)
-		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	return machine, r.Step(ctx, "publish", func(ctx context.Context) error { return c.publish(ctx, box) })
+	return machine, c.readySteps(ctx, r, box, c.Limits.ReadyDeadline)
 }
 
-func (c *Control) ensureMachine(ctx context.Context, r *operation.Run, box sandbox.Sandbox) (*nodev1.Machine, error) {
+// readySteps wait for the guest of a machine that runs, and open the way to it.
+func (c *Control) readySteps(ctx context.Context, r *operation.Run, box sandbox.Sandbox, limit time.Duration) error {
+	policy := retry(c.gateway, limit)
+	policy.Overdue = notReady(limit)
+	err := r.Try(ctx, "ready", policy, func(ctx context.Context) error { return c.awaitReady(ctx, r, box, limit) })
+	if err != nil {
+		return err
+	}
+	return r.Try(ctx, "publish", retry(c.gateway, 0), func(ctx context.Context) error { return c.publish(ctx, box) })
+}
+
+// ensureMachine asks node for a machine that runs; with keepDisk on the disk that an earlier one has left.
+func (c *Control) ensureMachine(ctx context.Context, r *operation.Run, box sandbox.Sandbox, keepDisk bool) (*nodev1.Machine, error) {
 	began := c.Now().UTC()
 	res, err := call(ctx, 0, c.Deps.Node.EnsureMachine, &nodev1.EnsureMachineRequest{SandboxId: string(box.ID),
 		Generation: box.Generation, TemplateDigest: box.Template.Digest, Driver: box.Driver, Vcpus: uint32(box.VCPUs),
-		MemoryMib: uint32(box.MemoryMiB), DiskMib: uint32(box.DiskMiB), AgentToken: box.AgentToken})
+		MemoryMib: uint32(box.MemoryMiB), DiskMib: uint32(box.DiskMiB), AgentToken: box.AgentToken, KeepDisk: keepDisk})
 	if err != nil {
 		return nil, err
 	}
@@ -111,16 +88,11 @@ func (c *Control) ensureMachine(ctx context.Context, r *operation.Run, box sandb
 	return res.Machine, nil
 }
 
-func (c *Control) awaitReady(ctx context.Context, r *operation.Run, box sandbox.Sandbox) error {
+func (c *Control) awaitReady(ctx context.Context, r *operation.Run, box sandbox.Sandbox, limit time.Duration) error {
 	began := c.Now().UTC()
-	hostname := box.Name
-	if hostname == "" {
-		hostname = string(box.ID)
-	}
-	res, err := call(ctx, 0, c.Deps.Gateway.AwaitReady, &gatewayv1.AwaitReadyRequest{SandboxId: string(box.ID),
-		Generation: box.Generation, AgentToken: box.AgentToken, Hostname: hostname})
+	res, err := c.greet(ctx, box)
 	if sandbox.CodeOf(err) == sandbox.CodeDeadline { // the gateway saw the deadline first
-		return notReady(c.Limits.ReadyDeadline)
+		return notReady(limit)
 	}
 	if err != nil {
 		return err
@@ -129,6 +101,16 @@ func (c *Control) awaitReady(ctx context.Context, r *operation.Run, box sandbox.
 		began = recordStage(r, "ready/"+cut(s.Name, maxStageName), began, min(max(s.Ms, 0), maxStageMS))
 	}
 	return nil
+}
+
+// greet has the gateway wait for a guest's agent and give the guest its name and the time.
+func (c *Control) greet(ctx context.Context, box sandbox.Sandbox) (*gatewayv1.AwaitReadyResponse, error) {
+	hostname := box.Name
+	if hostname == "" {
+		hostname = string(box.ID)
+	}
+	return call(ctx, 0, c.Deps.Gateway.AwaitReady, &gatewayv1.AwaitReadyRequest{SandboxId: string(box.ID),
+		Generation: box.Generation, AgentToken: box.AgentToken, Hostname: hostname})
 }
 
 // Bounds of what a guest may say about its own start.
@@ -158,7 +140,10 @@ func (c *Control) commitCreated(id sandbox.ID, machine *nodev1.Machine) operatio
 				op.State, op.Error = operation.Canceled, superseded()
 				return tx.UpdateOperation(*op)
 			}
-			box.State, box.ReadyAt, box.OperationID = sandbox.StateRunning, c.Now().UTC(), ""
+			box.State, box.ReadyAt = sandbox.StateRunning, c.Now().UTC()
+			if err := leave(ctx, tx, &box, *op); err != nil {
+				return err
+			}
 			box.Driver, box.Isolation = machine.GetDriver(), machine.GetIsolation()
 			if _, err := tx.UpdateSandbox(box); err != nil {
 				return err
@@ -198,7 +183,10 @@ func (c *Control) commitCreateFailed(id sandbox.ID, reason string) operation.Com
 				return err
 			}
 			if box.State == sandbox.StateCreating {
-				box.State, box.Reason, box.OperationID = sandbox.StateFailed, reason, ""
+				box.State, box.Reason = sandbox.StateFailed, reason
+				if err := leave(ctx, tx, &box, *op); err != nil {
+					return err
+				}
 				if op.Error != nil {
 					box.Detail = op.Error.Message
 					if op.Error.Cause != "" {
@@ -220,7 +208,7 @@ func notReady(limit time.Duration) *sandbox.Error {
 		Remedy: "try again; if it happens again, see space doctor and the template's content"}
 }
 
-// exitError is the failure of a create whose machine ended.
+// exitError is the failure of an operation whose machine ended.
 func exitError(m *nodev1.Machine) *sandbox.Error {
 	cause := m.GetReason()
 	if m.GetDetail() != "" {

@@ -2,95 +2,48 @@ package control
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
-	"github.com/space-sandbox/space/internal/telemetry"
 )
 
-// errDeleting ends the transaction of a delete that found one under way.
-var errDeleting = errors.New("it is being deleted")
-
-// DeleteSandbox accepts a delete in every state. A create under way is ended by it; while one delete runs, another
-// answers the same operation.
+// DeleteSandbox accepts a delete in every state. What is under way or queued is ended by it; while one delete runs,
+// another answers the same operation.
 func (c *Control) DeleteSandbox(ctx context.Context, call Call, ref string) (Accepted, error) {
-	if acc, found, err := c.replayed(ctx, call); found || err != nil {
-		return acc, err
-	}
-	box, err := find(ctx, c.Store, ref)
-	if err != nil {
-		return Accepted{}, err
-	}
-	var before sandbox.OperationID
-	resource := operation.Resource{Type: resourceSandbox, ID: string(box.ID)}
-	op, err := c.engine.Submit(ctx, kindDelete, resource, func(ctx context.Context, op *operation.Operation) error {
-		return c.Store.Update(ctx, func(tx store.Tx) error {
-			if box, err = find(ctx, tx, string(box.ID)); err != nil {
-				return err
+	var before []operation.Operation
+	return c.accept(ctx, request{call: call, kind: string(sandbox.VerbDelete), find: c.finder(ref),
+		decide: func(ctx context.Context, tx store.Tx, op *operation.Operation, id sandbox.ID) (sandbox.Sandbox, error) {
+			box, err := find(ctx, tx, string(id))
+			if err != nil {
+				return box, err
 			}
-			if box.State == sandbox.StateDeleting {
-				return errDeleting
+			if sandbox.VerbDelete.On(box).Rule == sandbox.Joins {
+				return box, joined{box.OperationID}
 			}
 			if err := checkCall(call, box); err != nil {
-				return err
+				return box, err
 			}
-			if err := c.remember(ctx, tx, call, string(op.ID)); err != nil {
-				return err
+			if before, err = tx.OpenOperations(ctx, resourceOf(id)); err != nil {
+				return box, err
 			}
-			before = box.OperationID
 			box.State, box.DesiredState, box.OperationID = sandbox.StateDeleting, sandbox.StateDeleted, op.ID
-			if box, err = tx.UpdateSandbox(box); err != nil {
-				return err
+			return tx.UpdateSandbox(box)
+		},
+		accepted: func() {
+			for _, op := range before {
+				c.engine.Interrupt(op.ID, superseded())
 			}
-			return tx.InsertOperation(*op)
-		})
-	})
-	switch {
-	case errors.Is(err, errDeleting):
-		return c.joinDelete(ctx, call, box)
-	case errors.Is(err, errReplay):
-		acc, _, err := c.replayed(ctx, call)
-		return acc, err
-	case err != nil:
-		return Accepted{}, storeError(err)
-	}
-	if before != "" {
-		c.engine.Interrupt(before, superseded())
-	}
-	c.boxes.do(string(box.ID), func() { c.run(telemetry.TraceOf(ctx), c.deleteTask(op.ID, box.ID)) })
-	return Accepted{Operation: op, Sandbox: box}, nil
+		}})
 }
 
-// joinDelete answers with the delete that is under way, and binds the call's Idempotency-Key to it.
-func (c *Control) joinDelete(ctx context.Context, call Call, box sandbox.Sandbox) (Accepted, error) {
-	if call.Idempotency != nil {
-		err := c.Store.Update(ctx, func(tx store.Tx) error { return c.remember(ctx, tx, call, string(box.OperationID)) })
-		if errors.Is(err, errReplay) {
-			acc, _, err := c.replayed(ctx, call)
-			return acc, err
-		}
-		if err != nil {
-			return Accepted{}, storeError(err)
-		}
+// finder finds a sandbox by id or name.
+func (c *Control) finder(ref string) func(context.Context) (sandbox.ID, error) {
+	return func(ctx context.Context) (sandbox.ID, error) {
+		box, err := find(ctx, c.Store, ref)
+		return box.ID, err
 	}
-	return c.accepted(ctx, box.OperationID)
-}
-
-// checkCall applies if_state and if_busy.
-func checkCall(call Call, box sandbox.Sandbox) error {
-	if call.IfState != "" && call.IfState != box.State {
-		return &sandbox.Error{Code: sandbox.CodeStateMismatch, Message: "the sandbox is in another state",
-			Cause: fmt.Sprintf("if_state is %s, sandbox %s is %s", call.IfState, box.ID, box.State)}
-	}
-	if call.IfBusyFail && box.OperationID != "" {
-		return &sandbox.Error{Code: sandbox.CodeSandboxBusy, Message: "an operation is under way",
-			Cause: string(box.OperationID), Remedy: "wait for it, or leave if_busy out to queue behind it"}
-	}
-	return nil
 }
 
 // deleteTask removes everything of a sandbox. It ends in no other way than done: while node does not answer, or cannot

@@ -53,18 +53,36 @@ func superseded() *sandbox.Error {
 	return &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled", Cause: "the sandbox is being deleted"}
 }
 
-// notIn says that a verb is not legal in the state box is in, and what would help.
-func notIn(box sandbox.Sandbox, verb string) *sandbox.Error {
-	e := &sandbox.Error{Code: sandbox.CodeInvalidState, Message: verb + " needs a running sandbox",
-		Cause: fmt.Sprintf("sandbox %s is %s", box.ID, box.State)}
-	switch box.State {
-	case sandbox.StateCreating:
+// notIn says that what (not a verb of the lifecycle) is not possible in the state box is in, and what would help.
+func notIn(box sandbox.Sandbox, what string) *sandbox.Error {
+	e := &sandbox.Error{Code: sandbox.CodeInvalidState, Message: what + " needs a running sandbox", Cause: box.Condition()}
+	switch {
+	case box.State == sandbox.StateCreating:
 		e.Remedy = fmt.Sprintf("wait for its create: GET /v1/operations/%s?wait=60s", box.OperationID)
-	case sandbox.StateFailed:
-		e.Cause += " (" + box.Reason + ")"
-		e.Remedy = "delete it and create another one"
+	case box.State == sandbox.StateResuming:
+		e.Remedy = fmt.Sprintf("wait until it runs: GET /v1/operations/%s?wait=60s", box.OperationID)
+	case box.State == sandbox.StatePaused && box.Reason == sandbox.ReasonPoolFull:
+		e.Remedy = "it goes on by itself when the pool has room: delete sandboxes, or free space on the host"
+	case box.State == sandbox.StatePaused, box.State == sandbox.StatePausing:
+		e.Remedy = box.Advice(sandbox.VerbResume)
+	case box.State == sandbox.StateFailed && box.KeepsDisk():
+		e.Remedy = box.Advice(sandbox.VerbRecover)
+	case box.State == sandbox.StateFailed:
+		e.Remedy = box.Advice(sandbox.VerbDelete)
 	default:
 		e.Remedy = "create another sandbox"
 	}
 	return e
+}
+
+// mustRun refuses what needs the guest of a sandbox that does not run.
+func (c *Control) mustRun(ctx context.Context, id sandbox.ID, what string) error {
+	box, err := c.Store.Sandbox(ctx, id)
+	if err != nil {
+		return storeError(err)
+	}
+	if box.State != sandbox.StateRunning {
+		return notIn(box, what)
+	}
+	return nil
 }

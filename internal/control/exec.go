@@ -32,6 +32,9 @@ func (c *Control) Exec(ctx context.Context, call Call, ref string, spec sandbox.
 	if !x.whole && (cmd.State == sandbox.CommandExited || cmd.State == sandbox.CommandRunning) {
 		err = c.guestError(x.readRest(ctx))
 	}
+	if err != nil && !cmd.State.Ended() && c.mustRun(c.base, cmd.SandboxID, "output") != nil {
+		err = nil // it stands still together with its sandbox: the answer says that it has not ended
+	}
 	return ExecResult{Command: cmd, Replayed: replayed, Stdout: x.first.data, Stderr: x.second.data}, err
 }
 
@@ -46,16 +49,20 @@ func (c *Control) letGo(id sandbox.CommandID, release func()) {
 	})
 }
 
-// whileRunning makes insist go on over restarts of the gateway, as long as there is a machine to ask.
+// whileRunning makes insist go on over restarts of the gateway and over pauses, as long as there is a machine to ask.
 func (c *Control) whileRunning(id sandbox.ID) func(error) bool {
 	return func(err error) bool {
-		if !transient(err) {
+		if !transient(err) && !refusedHeld(err) {
 			return false
 		}
 		box, err := c.Store.Sandbox(c.base, id)
-		return err == nil && box.State == sandbox.StateRunning
+		return err == nil && (box.State == sandbox.StateRunning || box.State == sandbox.StatePausing ||
+			box.State == sandbox.StatePaused || box.State == sandbox.StateResuming)
 	}
 }
+
+// refusedHeld reports whether the gateway refused a call since the machine stands still.
+func refusedHeld(err error) bool { return sandbox.CodeOf(err) == sandbox.CodeInvalidState }
 
 // feed writes data to a command's standard input, each byte once, and ends it. It goes on when the caller of Exec has
 // gone, since half of its input is not what the command was asked to work on; it ends with the command.
@@ -96,12 +103,12 @@ func (c *Control) feedOnce(ctx context.Context, cmd sandbox.Command, data []byte
 	switch sandbox.CodeOf(err) {
 	case sandbox.CodeStdinClosed, sandbox.CodeNotRunning, sandbox.CodeNotFound:
 		return offset, true, nil // nobody reads it
-	case sandbox.CodeUnavailable, sandbox.CodeStdinOffset:
+	case sandbox.CodeUnavailable, sandbox.CodeStdinOffset, sandbox.CodeInvalidState: // away, or standing still
 	default:
 		return offset, false, err
 	}
 	var p *agentv1.Process
-	err = c.insist(ctx, c.gateway, "GetProcess", transient, func(ctx context.Context) (err error) {
+	err = c.insist(ctx, c.gateway, "GetProcess", c.whileRunning(cmd.SandboxID), func(ctx context.Context) (err error) {
 		p, err = c.process(ctx, c.Limits.CallTimeout, cmd)
 		return err
 	})

@@ -65,6 +65,16 @@ func (g *fakeGateway) routed() []string {
 	return slices.Sorted(maps.Keys(g.routes))
 }
 
+// held is why a routed sandbox stands still, "" for one that does not, and "no route".
+func (g *fakeGateway) held(id string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.routes[id] == nil {
+		return "no route"
+	}
+	return g.routes[id].Held
+}
+
 func (g *fakeGateway) sessions(id string) (out []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -160,6 +170,9 @@ func (g *fakeGateway) reach(ctx context.Context, call, id string) error {
 	}
 	if g.routes[id] == nil {
 		return sandbox.Errorf(sandbox.CodeNotFound, "no route to %s", id)
+	}
+	if held := g.routes[id].Held; held != "" {
+		return &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "the sandbox stands still", Cause: held, Remedy: "resume it"}
 	}
 	return nil
 }

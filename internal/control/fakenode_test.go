@@ -7,10 +7,12 @@ import (
 	"sync"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
 	"github.com/space-sandbox/space/api/proto/node/v1/nodev1connect"
+	"github.com/space-sandbox/space/internal/sandbox"
 )
 
 const (
@@ -26,12 +28,16 @@ type fakeNode struct {
 	mu        sync.Mutex
 	machines  map[string]*nodev1.Machine
 	templates []*nodev1.Template
-	ensured   map[string]int // EnsureMachine calls by sandbox
+	ensured   map[string]int                 // EnsureMachine calls by sandbox
+	acts      map[string]int                 // times that a machine was really paused, resumed or booted, by "verb id"
+	wishes    map[string]nodev1.MachineState // what node has been told to make of a machine
+	full      bool                           // the pool: nothing may run
 	watchers  map[chan *nodev1.WatchMachinesResponse]struct{}
 }
 
 func newFakeNode() *fakeNode {
 	return &fakeNode{machines: map[string]*nodev1.Machine{}, ensured: map[string]int{},
+		acts: map[string]int{}, wishes: map[string]nodev1.MachineState{},
 		watchers: map[chan *nodev1.WatchMachinesResponse]struct{}{},
 		templates: []*nodev1.Template{
 			{Digest: miniDigest, Names: []string{"mini:latest"}, CreatedAt: timestamppb.Now(), MinDiskMib: 64},
@@ -81,7 +87,17 @@ func (n *fakeNode) EnsureMachine(ctx context.Context, req *connect.Request[nodev
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	m := n.machines[id]
+	if m != nil && m.Generation < req.Msg.Generation && req.Msg.KeepDisk {
+		if m.State != nodev1.MachineState_MACHINE_STATE_EXITED {
+			return nil, sandbox.Errorf(sandbox.CodeInternal, "a machine of an older generation runs")
+		}
+		m = nil
+	} else if m == nil && req.Msg.KeepDisk {
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "there is no disk to keep")
+	}
 	if m == nil {
+		n.acts["boot "+id]++
+		n.wishes[id] = nodev1.MachineState_MACHINE_STATE_RUNNING
 		m = &nodev1.Machine{SandboxId: id, Generation: req.Msg.Generation, State: nodev1.MachineState_MACHINE_STATE_RUNNING,
 			Driver: req.Msg.Driver, Isolation: "microvm/emulated"}
 		n.machines[id] = m
@@ -89,6 +105,99 @@ func (n *fakeNode) EnsureMachine(ctx context.Context, req *connect.Request[nodev
 	}
 	return connect.NewResponse(&nodev1.EnsureMachineResponse{Machine: m,
 		Stages: []*nodev1.Stage{{Name: "disk", Ms: 1}, {Name: "boot", Ms: 2}}}), nil
+}
+
+func (n *fakeNode) PauseMachine(ctx context.Context, req *connect.Request[nodev1.PauseMachineRequest]) (*connect.Response[nodev1.PauseMachineResponse], error) {
+	m, err := n.move(ctx, "PauseMachine", req.Msg.SandboxId, req.Msg.Generation, nodev1.MachineState_MACHINE_STATE_PAUSED)
+	return connect.NewResponse(&nodev1.PauseMachineResponse{Machine: m}), err
+}
+
+func (n *fakeNode) ResumeMachine(ctx context.Context, req *connect.Request[nodev1.ResumeMachineRequest]) (*connect.Response[nodev1.ResumeMachineResponse], error) {
+	m, err := n.move(ctx, "ResumeMachine", req.Msg.SandboxId, req.Msg.Generation, nodev1.MachineState_MACHINE_STATE_RUNNING)
+	return connect.NewResponse(&nodev1.ResumeMachineResponse{Machine: m}), err
+}
+
+// move writes down what is wanted, then does it, as node promises.
+func (n *fakeNode) move(ctx context.Context, call, id string, generation int64, to nodev1.MachineState) (*nodev1.Machine, error) {
+	if err := n.enter(ctx, call, id); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	m := n.machines[id]
+	if m == nil || m.Generation != generation {
+		n.mu.Unlock()
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "no such machine")
+	}
+	n.wishes[id] = to
+	n.mu.Unlock()
+	if err := n.enter(ctx, call+" after", id); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.obey(id)
+}
+
+// obey makes a machine what is wanted, as far as the pool allows; n.mu is held.
+func (n *fakeNode) obey(id string) (*nodev1.Machine, error) {
+	m, to := n.machines[id], n.wishes[id]
+	switch {
+	case m == nil:
+		return nil, sandbox.Errorf(sandbox.CodeNotFound, "no such machine")
+	case m.State == nodev1.MachineState_MACHINE_STATE_EXITED:
+		return m, nil
+	case to == nodev1.MachineState_MACHINE_STATE_RUNNING && n.full:
+		n.become(id, nodev1.MachineState_MACHINE_STATE_PAUSED, sandbox.ReasonPoolFull)
+		return n.machines[id], &sandbox.Error{Code: sandbox.CodePoolFull, Message: "the pool is nearly full"}
+	}
+	n.become(id, to, "")
+	return n.machines[id], nil
+}
+
+// become changes a machine and tells; n.mu is held.
+func (n *fakeNode) become(id string, state nodev1.MachineState, reason string) {
+	old := n.machines[id]
+	if old.State == state && old.Reason == reason {
+		return
+	}
+	if old.State != state {
+		n.acts[state.String()+" "+id]++
+	}
+	m := proto.CloneOf(old)
+	m.State, m.Reason = state, reason
+	n.machines[id] = m
+	n.tell(machineEvent(m))
+}
+
+// setFull fills the pool, or makes room: node holds what runs, and lets it go on.
+func (n *fakeNode) setFull(full bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.full = full
+	for id := range n.machines {
+		_, _ = n.obey(id) // pool_full is what is meant
+	}
+}
+
+// state is what a machine does, and why.
+func (n *fakeNode) state(id string) (nodev1.MachineState, string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.machines[id].GetState(), n.machines[id].GetReason()
+}
+
+// did counts how often a machine was really moved.
+func (n *fakeNode) did(what, id string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.acts[what+" "+id]
+}
+
+// force makes a machine something that nobody has asked for.
+func (n *fakeNode) force(id string, state nodev1.MachineState, reason string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.become(id, state, reason)
 }
 
 func (n *fakeNode) DeleteMachine(ctx context.Context, req *connect.Request[nodev1.DeleteMachineRequest]) (*connect.Response[nodev1.DeleteMachineResponse], error) {

@@ -115,7 +115,7 @@ func (c *Control) acceptImport(ctx context.Context, call Call, spec ImportSpec, 
 			return acc, err
 		}
 	}
-	op, err := c.engine.Submit(ctx, kindImport, operation.Resource{Type: resourceTemplate, ID: im.name}, func(ctx context.Context, op *operation.Operation) error {
+	op, err := c.engine.Submit(ctx, kindImport, operation.Resource{Type: resourceTemplate, ID: im.name}, "", func(ctx context.Context, op *operation.Operation) error {
 		return c.Store.Update(ctx, func(tx store.Tx) error {
 			if err := c.remember(ctx, tx, call, string(op.ID)); err != nil {
 				return err
@@ -130,9 +130,10 @@ func (c *Control) acceptImport(ctx context.Context, call Call, spec ImportSpec, 
 	if err != nil {
 		return Accepted{}, storeError(err)
 	}
+	c.traces.Store(op.ID, telemetry.TraceOf(ctx))
 	c.boxes.do(resourceTemplate+" "+im.name, func() {
 		defer im.close()
-		c.run(telemetry.TraceOf(ctx), c.importTask(op.ID, im))
+		c.run(c.importTask(op.ID, im))
 	})
 	return Accepted{Operation: op}, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -17,34 +18,38 @@ import (
 type link struct {
 	name string
 
-	mu      sync.Mutex
-	up      bool
-	changed chan struct{}           // closed at the next change of up
-	reset   context.CancelCauseFunc // ends the watch under way
+	mu     sync.Mutex
+	up     bool
+	rising chan struct{}           // closed when it comes up the next time
+	reset  context.CancelCauseFunc // ends the watch under way
 }
 
-func newLink(name string) *link { return &link{name: name, changed: make(chan struct{})} }
+func newLink(name string) *link {
+	return &link{name: name, rising: make(chan struct{})}
+}
 
 func (l *link) set(up bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.up != up {
-		l.up = up
-		close(l.changed)
-		l.changed = make(chan struct{})
+	if up && !l.up {
+		close(l.rising)
+		l.rising = make(chan struct{})
 	}
+	l.up = up
 }
 
-// state returns whether the link is up, and a channel that is closed when that changes.
-func (l *link) state() (up bool, changed <-chan struct{}) {
+// comesUp returns a channel that is closed when the link comes up the next time: what failed is tried again then.
+func (l *link) comesUp() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.up, l.changed
+	return l.rising
 }
 
 // check is nil while the link is up.
 func (l *link) check() error {
-	if up, _ := l.state(); !up {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.up {
 		return &sandbox.Error{Code: sandbox.CodeUnavailable, Message: "a part of SPACE is starting or restarting",
 			Cause: "space " + l.name + " is not connected", Remedy: "try again in a moment"}
 	}
@@ -96,10 +101,10 @@ func (c *Control) follow(ctx context.Context, l *link, watch func(context.Contex
 }
 
 // insist calls fn until it succeeds, fails in a way that again says is final, or ctx ends (its cause is returned). It
-// tries at once when the link comes up.
+// tries at once when the link comes up. Steps of operations have a policy of their own (see retry).
 func (c *Control) insist(ctx context.Context, l *link, what string, again func(error) bool, fn func(context.Context) error) error {
 	for delay := firstDelay; ; delay = min(2*delay, lastDelay) {
-		_, changed := l.state()
+		up := l.comesUp()
 		err := fn(ctx)
 		if err == nil {
 			return nil
@@ -113,19 +118,16 @@ func (c *Control) insist(ctx context.Context, l *link, what string, again func(e
 		c.Logger.WarnContext(ctx, "a call failed; trying again", "call", what, "of", l.name, "error", err)
 		select {
 		case <-time.After(jitter(delay)):
-		case <-changed:
-			if up, next := l.state(); !up { // it went down just now: wait for it
-				select {
-				case <-next:
-				case <-time.After(jitter(delay)):
-				case <-ctx.Done():
-					return context.Cause(ctx)
-				}
-			}
+		case <-up:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// retry is the policy of a step that calls the process behind l: it is tried again while that one does not answer.
+func retry(l *link, deadline time.Duration) operation.Policy {
+	return operation.Policy{Deadline: deadline, Again: transient, Wake: l.comesUp}
 }
 
 // transient reports that a process did not answer: the same call may succeed when it is back.

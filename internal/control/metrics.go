@@ -83,7 +83,12 @@ func (s sandboxCounter) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.NewInvalidMetric(s.desc(), err)
 		return
 	}
-	counts := map[sandbox.State]int{sandbox.StateCreating: 0, sandbox.StateRunning: 0, sandbox.StateFailed: 0, sandbox.StateDeleting: 0}
+	counts := map[sandbox.State]int{}
+	for _, state := range sandbox.States() {
+		if state != sandbox.StateDeleted {
+			counts[state] = 0
+		}
+	}
 	for _, box := range live {
 		counts[box.State]++
 	}

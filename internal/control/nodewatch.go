@@ -53,50 +53,42 @@ func (c *Control) nodeEvent(ctx context.Context, msg *nodev1.WatchMachinesRespon
 }
 
 // machineSeen compares one machine with its record. What follows happens in the sandbox's lane, behind what is under
-// way there; only the end of a machine that is being created is told at once, so that the create does not wait for a
-// guest that will never answer.
+// way there; only the end of a machine on which an operation works is told at once, so that the operation does not wait
+// for a guest that will never answer.
 func (c *Control) machineSeen(ctx context.Context, m *nodev1.Machine) error {
 	id, err := sandbox.ParseID(m.GetSandboxId())
 	if err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
-	exited := m.GetState() == nodev1.MachineState_MACHINE_STATE_EXITED
-	if box, err := c.Store.Sandbox(ctx, id); err == nil && exited && box.State == sandbox.StateCreating && box.Generation == m.GetGeneration() {
-		c.engine.Interrupt(box.OperationID, exitError(m))
-	}
-	c.boxes.do(string(id), func() {
-		if exited {
-			c.machineLost(id, m.GetGeneration(), exitReason(m), m.GetDetail())
-		} else {
-			c.machineBack(id, m.GetGeneration())
+	if m.GetState() == nodev1.MachineState_MACHINE_STATE_EXITED {
+		if box, err := c.Store.Sandbox(ctx, id); err == nil && box.Generation == m.GetGeneration() {
+			switch box.State {
+			case sandbox.StateCreating:
+				c.engine.Interrupt(box.OperationID, exitError(m))
+			case sandbox.StatePausing, sandbox.StateResuming:
+				c.engine.Interrupt(box.OperationID, endedError(m))
+			}
 		}
-		c.machineStray(id)
-	})
-	return nil
-}
-
-// exitReason is one of the reasons that a record may have.
-func exitReason(m *nodev1.Machine) string {
-	switch r := m.GetReason(); r {
-	case sandbox.ReasonVMMExit, sandbox.ReasonOOM, sandbox.ReasonGuestReboot, sandbox.ReasonHostRestarted:
-		return r
 	}
-	return sandbox.ReasonVMMExit
+	c.boxes.do(string(id), func() { c.observe(id, m) })
+	return nil
 }
 
 // machineGone deals with a machine that was removed: by control itself, which then knows, or by somebody else.
 func (c *Control) machineGone(ctx context.Context, id sandbox.ID) error {
 	box, err := c.Store.Sandbox(ctx, id)
-	if err != nil || box.State != sandbox.StateRunning {
-		return nil // a sandbox that is not known needs nothing
+	if err == nil && hasMachine(box) {
+		c.boxes.do(string(id), func() { c.observe(id, nil) })
 	}
-	c.boxes.do(string(id), func() {
-		c.machineLost(id, box.Generation, sandbox.ReasonVMMExit, "the machine was removed from the host")
-	})
-	return nil
+	return nil // a sandbox that is not known needs nothing
 }
 
-// reconcile finds sandboxes that run in the record and have no machine. The record is read before node is asked, so
+// hasMachine reports whether a sandbox at rest has a machine that lives.
+func hasMachine(box sandbox.Sandbox) bool {
+	return box.State == sandbox.StateRunning || box.State == sandbox.StatePaused
+}
+
+// reconcile finds sandboxes that have a machine in the record and none at node. The record is read before node is asked, so
 // that a sandbox that became ready in between is not taken for lost.
 func (c *Control) reconcile(ctx context.Context) error {
 	live, err := c.Store.LiveSandboxes(ctx)
@@ -112,13 +104,9 @@ func (c *Control) reconcile(ctx context.Context) error {
 		have[m.SandboxId] = true
 	}
 	for _, box := range live {
-		if box.State != sandbox.StateRunning || have[string(box.ID)] {
-			continue
+		if hasMachine(box) && !have[string(box.ID)] {
+			c.boxes.do(string(box.ID), func() { c.observe(box.ID, nil) })
 		}
-		c.metrics.drift.WithLabelValues("machine_missing").Inc()
-		c.boxes.do(string(box.ID), func() {
-			c.machineLost(box.ID, box.Generation, sandbox.ReasonVMMExit, "node does not know the machine")
-		})
 	}
 	return nil
 }

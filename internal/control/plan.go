@@ -2,8 +2,6 @@ package control
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
@@ -48,12 +46,10 @@ func (c *Control) plan(ctx context.Context, spec sandbox.Spec, by auth.Principal
 	if err := checkSizes(spec, tpl, driver, info); err != nil {
 		return sandbox.Sandbox{}, err
 	}
-	var token [32]byte
-	rand.Read(token[:]) // never fails (crypto/rand)
 	return sandbox.Sandbox{ID: sandbox.NewID(), Name: spec.Name, State: sandbox.StateCreating,
 		DesiredState: sandbox.StateRunning, Template: sandbox.TemplateRef{Ref: normalRef(spec.Template), Digest: tpl.Digest},
 		Driver: driver.Name, Isolation: driver.Isolation, VCPUs: spec.VCPUs, MemoryMiB: spec.MemoryMiB, DiskMiB: spec.DiskMiB,
-		Env: spec.Env, Metadata: spec.Metadata, Lease: spec.Lease, Generation: 1, AgentToken: hex.EncodeToString(token[:]), Owner: by.KeyID,
+		Env: spec.Env, Metadata: spec.Metadata, Lease: spec.Lease, Generation: 1, AgentToken: newAgentToken(), Owner: by.KeyID,
 		CreatedAt: c.Now().UTC()}, nil
 }
 

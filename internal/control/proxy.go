@@ -125,6 +125,9 @@ func (c *Control) stdinTarget(r *http.Request, id sandbox.CommandID) (*url.URL, 
 	case cmd.State.Ended():
 		return nil, notRunning(cmd)
 	}
+	if err := c.mustRun(r.Context(), cmd.SandboxID, "standard input"); err != nil {
+		return nil, err
+	}
 	if err := c.gateway.check(); err != nil {
 		return nil, err
 	}

@@ -21,6 +21,9 @@ func (c *Control) ResizeCommand(ctx context.Context, id sandbox.CommandID, size 
 	if cmd.State.Ended() {
 		return cmd, notRunning(cmd)
 	}
+	if err := c.mustRun(ctx, cmd.SandboxID, "a change of a terminal's size"); err != nil {
+		return cmd, err
+	}
 	if err := c.gateway.check(); err != nil {
 		return cmd, err
 	}

@@ -24,14 +24,18 @@ type routes struct {
 type route struct {
 	generation int64
 	token      string
+	held       string // why the machine stands still; "" when it runs
 }
 
 func newRoutes() *routes { return &routes{boxes: map[sandbox.ID]route{}} }
 
-func (r *routes) set(box sandbox.Sandbox) {
+// set makes held the route of box: why it stands still, "" when it runs.
+func (r *routes) set(box sandbox.Sandbox, held string) route {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.boxes[box.ID] = route{box.Generation, box.AgentToken}
+	rt := route{box.Generation, box.AgentToken, held}
+	r.boxes[box.ID] = rt
+	return rt
 }
 
 func (r *routes) remove(id sandbox.ID) {
@@ -56,26 +60,53 @@ func (c *Control) message(ctx context.Context, id sandbox.ID, rt route) (*gatewa
 	if err != nil {
 		return nil, fmt.Errorf("read command sessions: %w", err)
 	}
-	msg := &gatewayv1.Route{SandboxId: string(id), Generation: rt.generation, AgentToken: rt.token}
+	msg := &gatewayv1.Route{SandboxId: string(id), Generation: rt.generation, AgentToken: rt.token, Held: rt.held}
 	for _, cmd := range commands {
 		msg.Sessions = append(msg.Sessions, &gatewayv1.Session{CommandId: string(cmd.ID), ProcessId: string(cmd.ProcessID)})
 	}
 	return msg, nil
 }
 
-// publish makes a ready sandbox reachable. It fails only when ctx ends or the gateway refuses.
+// heldPaused is why the machine of a paused sandbox stands still, unless node has a reason of its own.
+const heldPaused = "paused"
+
+// heldOf is why the machine of a sandbox in box's state is not to be spoken with; "" when it is.
+func heldOf(box sandbox.Sandbox) string {
+	switch {
+	case box.State == sandbox.StateRunning:
+		return ""
+	case box.Reason == sandbox.ReasonPoolFull:
+		return box.Reason
+	}
+	return heldPaused
+}
+
+// publish makes a sandbox whose guest is ready reachable.
 func (c *Control) publish(ctx context.Context, box sandbox.Sandbox) error {
-	c.routes.set(box)
-	return c.insist(ctx, c.gateway, "Publish", transient, func(ctx context.Context) error {
-		c.routes.push.RLock()
-		defer c.routes.push.RUnlock()
-		msg, err := c.message(ctx, box.ID, route{box.Generation, box.AgentToken})
-		if err != nil {
-			return err
-		}
-		_, err = call(ctx, c.Limits.CallTimeout, c.Deps.Gateway.Publish, &gatewayv1.PublishRequest{Route: msg})
+	return c.pushRoute(ctx, box.ID, c.routes.set(box, ""), c.Limits.CallTimeout)
+}
+
+// reroute sets a sandbox's route at a gateway that is there; another one gets it when it is configured. With held the
+// streams of the sandbox end and calls are refused.
+func (c *Control) reroute(ctx context.Context, box sandbox.Sandbox, held string) {
+	rt := c.routes.set(box, held)
+	if c.gateway.check() != nil {
+		return
+	}
+	if err := c.pushRoute(ctx, box.ID, rt, unpublishTimeout); err != nil {
+		c.gateway.reconnect(fmt.Errorf("route of %s: %w", box.ID, err))
+	}
+}
+
+func (c *Control) pushRoute(ctx context.Context, id sandbox.ID, rt route, timeout time.Duration) error {
+	c.routes.push.RLock()
+	defer c.routes.push.RUnlock()
+	msg, err := c.message(ctx, id, rt)
+	if err != nil {
 		return err
-	})
+	}
+	_, err = call(ctx, timeout, c.Deps.Gateway.Publish, &gatewayv1.PublishRequest{Route: msg})
+	return err
 }
 
 // unpublishTimeout is short: a gateway that does not answer gets all routes anew when it is back.

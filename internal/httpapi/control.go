@@ -24,6 +24,11 @@ type Control interface {
 	ListSandboxes(ctx context.Context, filter control.SandboxFilter) (control.Page[sandbox.Sandbox], error)
 	PatchSandbox(ctx context.Context, ref string, patch control.SandboxPatch) (sandbox.Sandbox, error)
 	DeleteSandbox(ctx context.Context, call control.Call, ref string) (control.Accepted, error)
+	// PauseSandbox, ResumeSandbox and RecoverSandbox are legal as sandbox.Verb says. An operation that has nothing to
+	// change has ended when they return.
+	PauseSandbox(ctx context.Context, call control.Call, ref string) (control.Accepted, error)
+	ResumeSandbox(ctx context.Context, call control.Call, ref string) (control.Accepted, error)
+	RecoverSandbox(ctx context.Context, call control.Call, ref string) (control.Accepted, error)
 
 	// CreateToken makes a token for one sandbox.
 	CreateToken(ctx context.Context, ref string, scopes []auth.Scope, ttl time.Duration) (control.SandboxToken, error)

@@ -15,9 +15,6 @@ import (
 	"github.com/space-sandbox/space/internal/wire"
 )
 
-// kindDelete is the kind of operation after which there is no sandbox to look up.
-const kindDelete = "delete"
-
 type lifecycleOutput struct {
 	Status int
 	ReplayHeader
@@ -70,7 +67,7 @@ func (s *server) settle(ctx context.Context, acc control.Accepted, wait func() (
 		acc.Sandbox = box
 	case !isNotFound(err):
 		return acc, err
-	case acc.Operation.Kind == kindDelete:
+	case acc.Operation.Kind == string(sandbox.VerbDelete): // after it there is none
 		acc.Sandbox.State, acc.Sandbox.DesiredState = sandbox.StateDeleted, sandbox.StateDeleted
 		acc.Sandbox.OperationID = ""
 	}

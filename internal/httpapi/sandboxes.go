@@ -45,7 +45,22 @@ func (s *server) addSandboxes() {
 		OperationID: "delete-sandbox", Method: http.MethodDelete, Path: "/v1/sandboxes/{id}", Tags: []string{tagSandboxes},
 		Summary: "Delete a sandbox", DefaultStatus: http.StatusAccepted, Responses: lifecycleResponses(),
 		Description: "Legal in every state. While it is being deleted the same operation is answered.",
-	}, s.deleteSandbox)
+	}, s.verb(http.MethodDelete, "", Control.DeleteSandbox))
+	for _, v := range []struct {
+		verb              sandbox.Verb
+		summary, describe string
+		do                verbFunc
+	}{
+		{sandbox.VerbPause, "Pause a sandbox", "Its vCPUs stop, its memory stays; its commands stand still and go on with resume. Attached streams end with close code 4002.", Control.PauseSandbox},
+		{sandbox.VerbResume, "Resume a paused sandbox", "It goes on where it stood, with its clock set.", Control.ResumeSandbox},
+		{sandbox.VerbRecover, "Recover a failed sandbox", "A new machine boots on the disk that the old one has left. What was in its memory, commands too, is lost.", Control.RecoverSandbox},
+	} {
+		huma.Register(s.api, huma.Operation{
+			OperationID: string(v.verb) + "-sandbox", Method: http.MethodPost, Path: "/v1/sandboxes/{id}/" + string(v.verb), Tags: []string{tagSandboxes},
+			Summary: v.summary, DefaultStatus: http.StatusAccepted, Responses: lifecycleResponses(),
+			Description: v.describe + " docs/lifecycle.md says in which states it is legal; 200 with no_change when it is so already.",
+		}, s.verb(http.MethodPost, "/"+string(v.verb), v.do))
+	}
 }
 
 // SandboxPath names a sandbox in a path.
@@ -76,29 +91,36 @@ func (s *server) createSandbox(ctx context.Context, in *createSandboxInput) (*li
 	})
 }
 
-type deleteSandboxInput struct {
+// verbInput is what every verb on a sandbox takes.
+type verbInput struct {
 	SandboxPath
 	WaitParams
 	IdempotencyParam
 	IfBusy  string `query:"if_busy" enum:"fail" doc:"fail: answer sandbox_busy instead of queueing behind a transition"`
-	IfState string `query:"if_state" enum:"creating,running,failed,deleting" doc:"Do it only when the sandbox is in this state then"`
+	IfState string `query:"if_state" enum:"creating,running,pausing,paused,resuming,failed,deleting" doc:"Do it only when the sandbox is in this state when the call runs"`
 }
 
-func (s *server) deleteSandbox(ctx context.Context, in *deleteSandboxInput) (*lifecycleOutput, error) {
-	scope := "DELETE /v1/sandboxes/" + in.ID
-	return s.lifecycle(ctx, scope, in.WaitParams, func() (control.Accepted, error) {
-		ref, err := sandboxRef(in.ID)
-		if err != nil {
-			return control.Accepted{}, err
-		}
-		call, err := in.call(ctx, scope, nil)
-		if err != nil {
-			return control.Accepted{}, err
-		}
-		call.IfBusyFail = in.IfBusy == "fail"
-		call.IfState = sandbox.State(in.IfState)
-		return s.Control.DeleteSandbox(ctx, call, ref)
-	})
+// verbFunc is a method of Control.
+type verbFunc func(c Control, ctx context.Context, call control.Call, ref string) (control.Accepted, error)
+
+// verb makes the handler of a lifecycle call on one sandbox.
+func (s *server) verb(method, suffix string, do verbFunc) func(context.Context, *verbInput) (*lifecycleOutput, error) {
+	return func(ctx context.Context, in *verbInput) (*lifecycleOutput, error) {
+		scope := method + " /v1/sandboxes/" + in.ID + suffix
+		return s.lifecycle(ctx, scope, in.WaitParams, func() (control.Accepted, error) {
+			ref, err := sandboxRef(in.ID)
+			if err != nil {
+				return control.Accepted{}, err
+			}
+			call, err := in.call(ctx, scope, nil)
+			if err != nil {
+				return control.Accepted{}, err
+			}
+			call.IfBusyFail = in.IfBusy == "fail"
+			call.IfState = sandbox.State(in.IfState)
+			return do(s.Control, ctx, call, ref)
+		})
+	}
 }
 
 func (s *server) getSandbox(ctx context.Context, in *SandboxPath) (*sandboxOutput, error) {
@@ -186,7 +208,7 @@ func (in *listSandboxesInput) Resolve(ctx huma.Context) []error {
 type sandboxListOutput struct{ Body apiv1.List[apiv1.Sandbox] }
 
 func (s *server) listSandboxes(ctx context.Context, in *listSandboxesInput) (*sandboxListOutput, error) {
-	states, err := oneOf("state", in.State, sandbox.StateCreating, sandbox.StateRunning, sandbox.StateFailed, sandbox.StateDeleting, sandbox.StateDeleted)
+	states, err := oneOf("state", in.State, sandbox.States()...)
 	if err != nil {
 		return nil, s.refused(ctx, "list sandboxes", err)
 	}

@@ -211,3 +211,19 @@ func TestGeneratedErrors(t *testing.T) {
 		"`cwd_not_found`, `user_not_found`, `permission_denied`, `start_failed`, `deadline_exceeded`, `canceled` (deleted before its start).\n")
 	generated(t, "docs/errors.md", []byte(b.String()))
 }
+
+// TestGeneratedVerbs prints the table of verbs and states into the page about the lifecycle.
+func TestGeneratedVerbs(t *testing.T) {
+	t.Parallel()
+	const path, begin, end = "docs/lifecycle.md", "<!-- verbs:begin -->\n", "<!-- verbs:end -->"
+	raw, err := os.ReadFile(filepath.Join("..", "..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(raw), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the table", path)
+	}
+	generated(t, path, []byte(before+begin+sandbox.VerbTable()+end+after))
+}

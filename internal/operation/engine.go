@@ -21,9 +21,9 @@ type Store interface {
 	SaveOperation(ctx context.Context, op Operation) error
 }
 
-// Commit makes op durable, together with whatever else must become so in the same transaction. The Commit that ends
-// an operation may still change how it ends (it sees the state of the world inside its transaction). It may be called
-// again after it failed.
+// Commit makes op durable, together with whatever else must become so in the same transaction. It sees the state of the
+// world inside that transaction, and may change op by it: the one that accepts or claims an operation may end it at
+// once, the one that ends it may change how. It may be called again after it failed.
 type Commit func(ctx context.Context, op *Operation) error
 
 // ErrStopping is returned by Run when the engine's user is stopping: the operation stays unfinished in the record and
@@ -68,6 +68,7 @@ type entry struct {
 	mu        sync.Mutex
 	op        Operation
 	claimed   bool                    // Run has it
+	safe      bool                    // the task may be canceled while it runs
 	interrupt context.CancelCauseFunc // of the body under way
 	pending   error                   // an Interrupt that came before Run
 	saving    bool                    // a progress save is under way or planned
@@ -86,16 +87,44 @@ func (op Operation) clone() Operation {
 }
 
 // Submit makes a new queued operation durable with commit and returns it. After an error there is none. A commit that
-// finds the request answered already returns an error of its own, which Submit passes on as it is.
-func (e *Engine) Submit(ctx context.Context, kind string, resource Resource, commit Commit) (Operation, error) {
-	op := Operation{ID: sandbox.NewOperationID(), Kind: kind, Resource: resource, State: Queued, Attempt: 1,
+// finds the request answered already returns an error of its own, which Submit passes on as it is; one that finds that
+// there is nothing to do ends the operation (see Succeed), and nobody runs it then.
+func (e *Engine) Submit(ctx context.Context, kind string, resource Resource, input string, commit Commit) (Operation, error) {
+	fresh := Operation{ID: sandbox.NewOperationID(), Kind: kind, Resource: resource, State: Queued, Input: input, Attempt: 1,
 		CreatedAt: e.cfg.Now().UTC()}
-	e.add(op) // before the commit, so that nobody finds the row of an operation that seems to belong to nobody
+	en := e.add(fresh) // before the commit, so that nobody finds the row of an operation that seems to belong to nobody
+	op := fresh
 	if err := commit(ctx, &op); err != nil {
 		e.remove(op.ID)
 		return Operation{}, err
 	}
+	if op.State.Ended() {
+		e.end(en, op)
+	}
 	return op, nil
+}
+
+// Succeed ends op, as one that had nothing to change: for commits.
+func (op *Operation) Succeed(now time.Time) {
+	op.State, op.NoChange, op.EndedAt = Succeeded, true, now.UTC()
+	op.close()
+}
+
+// Fail ends op with err: for commits. An error of code canceled makes it canceled.
+func (op *Operation) Fail(err error, now time.Time) {
+	op.State, op.NoChange, op.EndedAt, op.Error = Failed, false, now.UTC(), sandbox.AsError(err)
+	if op.Error.Code == sandbox.CodeCanceled {
+		op.State = Canceled
+	}
+	op.close()
+}
+
+// close makes times and steps those of an operation that has ended.
+func (op *Operation) close() {
+	if op.StartedAt.IsZero() {
+		op.StartedAt = op.EndedAt
+	}
+	op.Steps = slices.DeleteFunc(slices.Clone(op.Steps), func(s Step) bool { return s.State == Running })
 }
 
 func (e *Engine) add(op Operation) *entry {
@@ -176,8 +205,9 @@ func (e *Engine) Wait(ctx context.Context, id sandbox.OperationID, limit time.Du
 	return e.Get(ctx, id)
 }
 
-// Cancel interrupts an operation that is still queued and returns it once it has ended (or when ctx ends). One that is
-// canceled already is returned as it is; one that runs or has ended otherwise is an invalid_state error.
+// Cancel interrupts an operation that is still queued, or whose task says that it may be canceled while it runs, and
+// returns it once it has ended (or when ctx ends); it may have got done meanwhile. One that is canceled already is
+// returned as it is; any other is an invalid_state error.
 func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID) (Operation, error) {
 	en := e.find(id)
 	if en == nil {
@@ -190,11 +220,11 @@ func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID) (Operation,
 		}
 		return op, notCancelable(op)
 	}
-	if op := en.snapshot(); op.State != Queued {
+	op, safe := en.cancelable()
+	if !safe {
 		return op, notCancelable(op)
 	}
-	e.Interrupt(id, &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled",
-		Cause: "a cancel was asked for before it began"})
+	e.Interrupt(id, &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled", Cause: "a cancel was asked for"})
 	select {
 	case <-en.done:
 	case <-ctx.Done():
@@ -202,9 +232,19 @@ func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID) (Operation,
 	return e.Get(context.WithoutCancel(ctx), id)
 }
 
+func (e *entry) cancelable() (Operation, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.op.clone(), e.op.State == Queued || e.op.State == Running && e.safe
+}
+
 func notCancelable(op Operation) error {
+	remedy := "wait for its end, or delete the resource"
+	if op.State.Ended() {
+		remedy = "it has ended: ask for the opposite if that is wanted"
+	}
 	return &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "the operation cannot be canceled",
-		Cause: fmt.Sprintf("it is %s", op.State), Remedy: "only queued operations can be canceled; delete the resource to end a running one"}
+		Cause: fmt.Sprintf("it is a %s and is %s", op.Kind, op.State), Remedy: remedy}
 }
 
 // Interrupt cancels the context of an operation's body with cause, now or as soon as it is run. An operation that has
@@ -224,6 +264,17 @@ func (e *Engine) Interrupt(id sandbox.OperationID, cause error) {
 	}
 }
 
+// Waiting reports whether the operation is known here, has not ended and has not been run.
+func (e *Engine) Waiting(id sandbox.OperationID) bool {
+	en := e.find(id)
+	if en == nil {
+		return false
+	}
+	en.mu.Lock()
+	defer en.mu.Unlock()
+	return !en.claimed && !en.ended
+}
+
 func (e *Engine) save(ctx context.Context, commit Commit, op *Operation) error {
 	if commit == nil {
 		return e.cfg.Store.SaveOperation(ctx, *op)
@@ -235,7 +286,7 @@ func (e *Engine) save(ctx context.Context, commit Commit, op *Operation) error {
 func (e *Engine) end(en *entry, op Operation) {
 	en.mu.Lock()
 	en.op = op.clone()
-	en.ended = true
+	en.ended, en.interrupt = true, nil
 	en.mu.Unlock()
 	e.remove(op.ID)
 	close(en.done)

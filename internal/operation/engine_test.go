@@ -84,7 +84,7 @@ func newRecord() *record { return &record{ops: map[sandbox.OperationID]operation
 
 func submit(t *testing.T, e *operation.Engine, r *record) operation.Operation {
 	t.Helper()
-	op, err := e.Submit(t.Context(), "create", operation.Resource{Type: "sandbox", ID: "x"}, r.insert)
+	op, err := e.Submit(t.Context(), "create", operation.Resource{Type: "sandbox", ID: "x"}, "", r.insert)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestRefusedSubmitLeavesNothing(t *testing.T) {
 	e := newEngine(newRecord())
 	refusal := errors.New("no")
 	var id sandbox.OperationID
-	_, err := e.Submit(t.Context(), "create", operation.Resource{}, func(_ context.Context, op *operation.Operation) error {
+	_, err := e.Submit(t.Context(), "create", operation.Resource{}, "", func(_ context.Context, op *operation.Operation) error {
 		id = op.ID
 		return refusal
 	})

@@ -35,6 +35,7 @@ type Step struct {
 	State     State
 	StartedAt time.Time
 	EndedAt   time.Time
+	Attempts  int    // how often it was begun again after a passing failure
 	Error     string // "" when it succeeded
 }
 
@@ -44,8 +45,9 @@ type Operation struct {
 	Kind      string // create, delete …
 	Resource  Resource
 	State     State
-	NoChange  bool // it was already so
-	Attempt   int
+	Input     string // what the request asked for beside its kind; the engine does not look at it
+	NoChange  bool   // it was already so
+	Attempt   int    // 1, and one more for each restart that cut it off
 	CreatedAt time.Time
 	StartedAt time.Time
 	EndedAt   time.Time

@@ -98,6 +98,8 @@ type Reader interface {
 	Operations(ctx context.Context, filter OperationFilter) (Page[operation.Operation], error)
 	// UnfinishedOperations returns all that are queued or running, oldest first.
 	UnfinishedOperations(ctx context.Context) ([]operation.Operation, error)
+	// OpenOperations returns those of one resource that are queued or running, in the order in which they were inserted.
+	OpenOperations(ctx context.Context, resource operation.Resource) ([]operation.Operation, error)
 
 	Command(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error)
 	// CommandByProcess finds a session by the process it stands for.

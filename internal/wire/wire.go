@@ -74,7 +74,7 @@ func Operation(o operation.Operation) apiv1.Operation {
 }
 
 func stepWire(step operation.Step) apiv1.Step {
-	out := apiv1.Step{Name: step.Name, State: string(step.State), Error: step.Error,
+	out := apiv1.Step{Name: step.Name, State: string(step.State), Error: step.Error, Attempts: step.Attempts,
 		StartedAt: timeOrNull(step.StartedAt), EndedAt: timeOrNull(step.EndedAt)}
 	if !step.StartedAt.IsZero() && !step.EndedAt.IsZero() {
 		ms := float64(step.EndedAt.Sub(step.StartedAt).Microseconds()) / 1000

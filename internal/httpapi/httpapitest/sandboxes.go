@@ -91,8 +91,10 @@ func (f *Fake) end(op *operation.Operation, failure *sandbox.Error) {
 		box.State, box.Reason = sandbox.StateFailed, sandbox.ReasonCreateFailed
 	case op.Kind == "delete":
 		box.State, box.DesiredState, box.DeletedAt = sandbox.StateDeleted, sandbox.StateDeleted, now
-	default:
+	case op.Kind == "create":
 		box.State, box.ReadyAt = sandbox.StateRunning, now
+	default:
+		box.State, box.Reason = moved(op), ""
 	}
 	f.notify()
 }

@@ -29,6 +29,7 @@ var _ store.Store = (*Store)(nil)
 type state struct {
 	sandboxes   map[sandbox.ID]sandbox.Sandbox
 	operations  map[sandbox.OperationID]operation.Operation
+	accepted    map[sandbox.OperationID]int // their order of insertion
 	commands    map[sandbox.CommandID]sandbox.Command
 	templates   map[string]listedTemplate
 	keys        map[auth.KeyHash]store.Key
@@ -46,7 +47,7 @@ type listedTemplate struct {
 // New returns an empty store.
 func New() *Store {
 	return &Store{state: &state{
-		sandboxes: map[sandbox.ID]sandbox.Sandbox{}, operations: map[sandbox.OperationID]operation.Operation{},
+		sandboxes: map[sandbox.ID]sandbox.Sandbox{}, operations: map[sandbox.OperationID]operation.Operation{}, accepted: map[sandbox.OperationID]int{},
 		commands: map[sandbox.CommandID]sandbox.Command{}, templates: map[string]listedTemplate{},
 		keys: map[auth.KeyHash]store.Key{}, idempotency: map[store.IdempotencyID]store.IdempotencyEntry{},
 		meta: map[string]string{},
@@ -54,7 +55,7 @@ func New() *Store {
 }
 
 func (s *state) clone() *state {
-	return &state{maps.Clone(s.sandboxes), maps.Clone(s.operations), maps.Clone(s.commands), maps.Clone(s.templates),
+	return &state{maps.Clone(s.sandboxes), maps.Clone(s.operations), maps.Clone(s.accepted), maps.Clone(s.commands), maps.Clone(s.templates),
 		maps.Clone(s.keys), maps.Clone(s.idempotency), maps.Clone(s.meta), s.events, s.newest}
 }
 

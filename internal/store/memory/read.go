@@ -64,6 +64,11 @@ func (s *Store) UnfinishedOperations(ctx context.Context) ([]operation.Operation
 	return read(ctx, s, func(v view) ([]operation.Operation, error) { return v.UnfinishedOperations(ctx) })
 }
 
+// OpenOperations implements store.Reader.
+func (s *Store) OpenOperations(ctx context.Context, resource operation.Resource) ([]operation.Operation, error) {
+	return read(ctx, s, func(v view) ([]operation.Operation, error) { return v.OpenOperations(ctx, resource) })
+}
+
 // Command implements store.Reader.
 func (s *Store) Command(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error) {
 	return read(ctx, s, func(v view) (sandbox.Command, error) { return v.Command(ctx, id) })

@@ -56,7 +56,11 @@ func (t *tx) UpdateSandbox(s sandbox.Sandbox) (sandbox.Sandbox, error) {
 }
 
 func (t *tx) InsertOperation(op operation.Operation) error {
-	return put(t.s.operations, op.ID, cloneOperation(op))
+	if err := put(t.s.operations, op.ID, cloneOperation(op)); err != nil {
+		return err
+	}
+	t.s.accepted[op.ID] = len(t.s.accepted) + 1
+	return nil
 }
 
 func (t *tx) UpdateOperation(op operation.Operation) error {
@@ -145,6 +149,7 @@ func (t *tx) Purge(idempotency, records time.Time) error {
 	maps.DeleteFunc(t.s.idempotency, func(_ store.IdempotencyID, e store.IdempotencyEntry) bool {
 		return e.CreatedAt.Before(idempotency)
 	})
+	// accepted keeps those that are purged: it is what the next number comes from.
 	maps.DeleteFunc(t.s.operations, func(_ sandbox.OperationID, o operation.Operation) bool {
 		return o.State.Ended() && o.EndedAt.Before(records)
 	})

@@ -161,6 +161,13 @@ func (v view) UnfinishedOperations(context.Context) ([]operation.Operation, erro
 		func(o operation.Operation) bool { return !o.State.Ended() }), nil
 }
 
+func (v view) OpenOperations(_ context.Context, resource operation.Resource) ([]operation.Operation, error) {
+	open := matching(v.s.operations, placeOfOperation, cloneOperation,
+		func(o operation.Operation) bool { return o.Resource == resource && !o.State.Ended() })
+	slices.SortFunc(open, func(a, b operation.Operation) int { return cmp.Compare(v.s.accepted[a.ID], v.s.accepted[b.ID]) })
+	return open, nil
+}
+
 func (v view) Command(_ context.Context, id sandbox.CommandID) (sandbox.Command, error) {
 	return find(v.s.commands, id, sandbox.Command.Clone)
 }

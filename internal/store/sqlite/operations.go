@@ -12,15 +12,16 @@ import (
 )
 
 const operationColumns = `id, kind, resource_type, resource_id, state, no_change, attempt, created_at, started_at,
-	ended_at, steps, error`
+	ended_at, steps, error, input`
 
 // storedStep is the stored form of operation.Step.
 type storedStep struct {
-	Name    string          `json:"name"`
-	State   operation.State `json:"state"`
-	Started int64           `json:"started"`
-	Ended   int64           `json:"ended,omitempty"`
-	Error   string          `json:"error,omitempty"`
+	Name     string          `json:"name"`
+	State    operation.State `json:"state"`
+	Started  int64           `json:"started"`
+	Ended    int64           `json:"ended,omitempty"`
+	Error    string          `json:"error,omitempty"`
+	Attempts int             `json:"attempts,omitempty"`
 }
 
 // storedError is the stored form of sandbox.Error. What it wraps is for logs and is not kept.
@@ -40,7 +41,7 @@ type storedField struct {
 func stepsText(steps []operation.Step) (string, error) {
 	out := make([]storedStep, len(steps))
 	for i, s := range steps {
-		out[i] = storedStep{s.Name, s.State, nanos(s.StartedAt), nanos(s.EndedAt), s.Error}
+		out[i] = storedStep{s.Name, s.State, nanos(s.StartedAt), nanos(s.EndedAt), s.Error, s.Attempts}
 	}
 	return text(out)
 }
@@ -60,7 +61,7 @@ func parseSteps(stored []storedStep) []operation.Step {
 	var out []operation.Step
 	for _, s := range stored {
 		out = append(out, operation.Step{Name: s.Name, State: s.State, StartedAt: fromNanos(s.Started),
-			EndedAt: fromNanos(s.Ended), Error: s.Error})
+			EndedAt: fromNanos(s.Ended), Error: s.Error, Attempts: s.Attempts})
 	}
 	return out
 }
@@ -92,7 +93,7 @@ func scanOperation(row scanner) (operation.Operation, error) {
 	var steps []storedStep
 	var problem string
 	err := row.Scan(&op.ID, &op.Kind, &op.Resource.Type, &op.Resource.ID, &op.State, &op.NoChange, &op.Attempt,
-		stamp{&op.CreatedAt}, stamp{&op.StartedAt}, stamp{&op.EndedAt}, document{&steps}, &problem)
+		stamp{&op.CreatedAt}, stamp{&op.StartedAt}, stamp{&op.EndedAt}, document{&steps}, &problem, &op.Input)
 	if err != nil {
 		return op, err
 	}
@@ -112,7 +113,7 @@ func operationValues(op operation.Operation) ([]any, error) {
 		return nil, err
 	}
 	return []any{op.Kind, op.Resource.Type, op.Resource.ID, op.State, op.NoChange, op.Attempt,
-		nanos(op.CreatedAt), nanos(op.StartedAt), nanos(op.EndedAt), steps, problem}, nil
+		nanos(op.CreatedAt), nanos(op.StartedAt), nanos(op.EndedAt), steps, problem, op.Input}, nil
 }
 
 var operationList = list[operation.Operation]{table: "operations", columns: operationColumns, scan: scanOperation,
@@ -146,14 +147,22 @@ func (r reader) UnfinishedOperations(ctx context.Context) ([]operation.Operation
 		" FROM operations WHERE state IN ('queued', 'running') ORDER BY created_at, id")
 }
 
+// OpenOperations implements store.Reader.
+func (r reader) OpenOperations(ctx context.Context, resource operation.Resource) ([]operation.Operation, error) {
+	return collect(ctx, r.q, scanOperation, "SELECT "+operationColumns+` FROM operations
+		WHERE resource_id = ? AND resource_type = ? AND state IN ('queued', 'running') ORDER BY accepted, created_at, id`,
+		resource.ID, resource.Type)
+}
+
 // InsertOperation implements store.Tx.
 func (t *tx) InsertOperation(op operation.Operation) error {
 	values, err := operationValues(op)
 	if err != nil {
 		return err
 	}
-	return t.exec(nil, "INSERT INTO operations ("+operationColumns+") VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
-		append([]any{op.ID}, values...)...)
+	return t.exec(nil, "INSERT INTO operations ("+operationColumns+`, accepted) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?, 1 +
+		(SELECT COALESCE(MAX(accepted), 0) FROM operations WHERE resource_id = ? AND state IN ('queued', 'running')))`,
+		append(append([]any{op.ID}, values...), op.Resource.ID)...)
 }
 
 // UpdateOperation implements store.Tx.
@@ -163,6 +172,6 @@ func (t *tx) UpdateOperation(op operation.Operation) error {
 		return err
 	}
 	return t.exec(store.ErrConflict, `UPDATE operations SET kind=?, resource_type=?, resource_id=?, state=?, no_change=?,
-		attempt=?, created_at=?, started_at=?, ended_at=?, steps=?, error=?
+		attempt=?, created_at=?, started_at=?, ended_at=?, steps=?, error=?, input=?
 		WHERE id=? AND state IN ('queued', 'running')`, append(values, op.ID)...)
 }

@@ -216,3 +216,48 @@ func operationLists(t *testing.T, s store.Store) {
 		t.Errorf("unfinished (-want +got):\n%s", d)
 	}
 }
+
+// openOperations: the order is that of acceptance, whatever the clock said meanwhile.
+func openOperations(t *testing.T, s store.Store) {
+	resource := op("").Resource
+	var want []sandbox.OperationID
+	for n := range 4 {
+		o := op("pause")
+		o.Resource = resource
+		o.CreatedAt = epoch().Add(-time.Duration(n) * time.Hour) // a clock that is put back again and again
+		update(t, s, func(tx store.Tx) error { return errors.Join(tx.InsertOperation(o), tx.InsertOperation(op("pause"))) })
+		want = append(want, o.ID)
+	}
+	check := func(when string) {
+		t.Helper()
+		var got []sandbox.OperationID
+		for _, o := range must[[]operation.Operation](t)(s.OpenOperations(t.Context(), resource)) {
+			got = append(got, o.ID)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", when, d)
+		}
+	}
+	check("all")
+	end := func(id sandbox.OperationID) {
+		update(t, s, func(tx store.Tx) error {
+			o, err := tx.Operation(t.Context(), id)
+			o.State, o.EndedAt = operation.Succeeded, epoch()
+			return errors.Join(err, tx.UpdateOperation(o))
+		})
+	}
+	end(want[3])
+	end(want[0])
+	update(t, s, func(tx store.Tx) error { return tx.Purge(epoch(), epoch().Add(time.Hour)) })
+	want = want[1:3]
+	later := op("delete")
+	later.Resource = resource
+	update(t, s, func(tx store.Tx) error { return tx.InsertOperation(later) })
+	want = append(want, later.ID)
+	check("after two have ended and one has come")
+	other := resource
+	other.Type = "template"
+	if open := must[[]operation.Operation](t)(s.OpenOperations(t.Context(), other)); len(open) != 0 {
+		t.Errorf("of another type: %v", open)
+	}
+}

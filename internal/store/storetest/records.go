@@ -40,11 +40,11 @@ func operationRoundTrip(t *testing.T, s store.Store) {
 	if d := cmp.Diff(want, must[operation.Operation](t)(s.Operation(t.Context(), want.ID))); d != "" {
 		t.Errorf("after insert (-want +got):\n%s", d)
 	}
-	want.State, want.NoChange, want.Attempt = operation.Failed, true, 2
+	want.State, want.NoChange, want.Attempt, want.Input = operation.Failed, true, 2, `{"a":"ä"}`
 	want.StartedAt, want.EndedAt = epoch().Add(time.Second), epoch().Add(time.Minute)
 	want.Steps = []operation.Step{
 		{Name: "machine", State: operation.Succeeded, StartedAt: epoch(), EndedAt: epoch().Add(time.Second)},
-		{Name: "ready", State: operation.Failed, StartedAt: epoch(), EndedAt: epoch().Add(time.Second), Error: "no"}}
+		{Name: "ready", State: operation.Failed, StartedAt: epoch(), EndedAt: epoch().Add(time.Second), Attempts: 3, Error: "no"}}
 	want.Error = &sandbox.Error{Code: sandbox.CodePoolFull, Message: "m", Cause: "c", Remedy: "r",
 		Fields: []sandbox.FieldError{{Field: "disk_mib", Message: "x"}}}
 	update(t, s, func(tx store.Tx) error { return tx.UpdateOperation(want) })

@@ -37,6 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"SandboxFilters", sandboxFilters},
 		{"CommandFilters", commandFilters},
 		{"OperationLists", operationLists},
+		{"OpenOperations", openOperations},
 		{"Usage", usage},
 		{"Templates", templates},
 		{"Keys", keys},
