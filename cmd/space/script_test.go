@@ -54,6 +54,7 @@ const patience = 30 * time.Second
 // Besides testscript's own commands there are:
 //
 //	finish               operations that run succeed
+//	fail NAME            the machine of a sandbox ends
 //	drop                 cut all attachments, as a gateway that is killed does
 //	step                 let a program that waits for it go on
 //	output PROGRAM TEXT  wait until a command has written this
@@ -85,6 +86,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"finish": command(func(_ context.Context, s *httpapitest.Server, _ []string) error { s.Finish(); return nil }),
+			"fail":   command(func(_ context.Context, s *httpapitest.Server, args []string) error { s.Fail(args[0]); return nil }),
 			"drop":   command(func(_ context.Context, s *httpapitest.Server, _ []string) error { s.DropAttachments(); return nil }),
 			"step":   command(func(ctx context.Context, s *httpapitest.Server, _ []string) error { return s.Step(ctx) }),
 			"output": command(func(ctx context.Context, s *httpapitest.Server, args []string) error {

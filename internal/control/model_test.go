@@ -29,7 +29,7 @@ func (h *history) step(rt *rapid.T) {
 		}
 		return rapid.SampledFrom(h.boxes).Draw(rt, "box"), true
 	}
-	switch rapid.SampledFrom([]string{"create", "create", "create", "fail", "delete", "delete", "exit", "command", "control", "gateway", "node"}).Draw(rt, "step") {
+	switch rapid.SampledFrom([]string{"create", "create", "create", "fail", "delete", "delete", "exit", "command", "verb", "verb", "verb", "verb", "full", "control", "gateway", "node"}).Draw(rt, "step") {
 	case "create":
 		h.node.setHook(nil)
 		h.create(rt)
@@ -44,6 +44,20 @@ func (h *history) step(rt *rapid.T) {
 				rt.Fatalf("delete: %v", err)
 			}
 		}
+	case "verb":
+		if id, ok := pick(); ok {
+			verb := rapid.SampledFrom([]sandbox.Verb{sandbox.VerbPause, sandbox.VerbResume, sandbox.VerbRecover}).Draw(rt, "verb")
+			acc, err := h.ask(verb, h.call(), id)
+			switch sandbox.CodeOf(err) {
+			case "":
+				h.ops = append(h.ops, acc.Operation.ID)
+			case sandbox.CodeNotFound, sandbox.CodeInvalidState, sandbox.CodeUnavailable:
+			default:
+				rt.Fatalf("%s: %v", verb, err)
+			}
+		}
+	case "full":
+		h.node.setFull(rapid.Bool().Draw(rt, "full"))
 	case "exit":
 		if ids := h.node.ids(); len(ids) > 0 {
 			h.node.exit(rapid.SampledFrom(ids).Draw(rt, "machine"), sandbox.ReasonOOM, "")
@@ -81,6 +95,7 @@ func (h *history) create(rt *rapid.T) {
 // check waits until everything is at rest, then compares record, node and gateway.
 func (h *history) check() {
 	h.node.setHook(nil)
+	h.node.setFull(false)
 	h.eventually("control is ready", func() bool { return h.c.Ready(h.t.Context()) == nil })
 	for _, id := range h.ops {
 		h.ended(id)
@@ -98,9 +113,20 @@ func (h *history) disagreement() error {
 	}
 	running, machines := map[string]bool{}, map[string]bool{}
 	for _, box := range live {
+		state, why := h.node.state(string(box.ID))
 		switch {
+		case box.OperationID != "" || box.Reason == sandbox.ReasonPoolFull:
+			return fmt.Errorf("sandbox %s is %s (%s) with operation %q at rest", box.ID, box.State, box.Reason, box.OperationID)
 		case box.State == sandbox.StateRunning:
 			running[string(box.ID)] = true
+			if state != runs || h.gw.held(string(box.ID)) != "" || box.DesiredState != box.State {
+				return fmt.Errorf("sandbox %s runs, to be %s; its machine is %s %s, its route %q", box.ID, box.DesiredState, state, why, h.gw.held(string(box.ID)))
+			}
+		case box.State == sandbox.StatePaused:
+			running[string(box.ID)] = true
+			if state != stands || h.gw.held(string(box.ID)) != "paused" || box.DesiredState != box.State {
+				return fmt.Errorf("sandbox %s is paused, to be %s; its machine is %s %s, its route %q", box.ID, box.DesiredState, state, why, h.gw.held(string(box.ID)))
+			}
 		case box.State != sandbox.StateFailed:
 			return fmt.Errorf("sandbox %s is %s and nothing is under way", box.ID, box.State)
 		case box.Reason == sandbox.ReasonCreateFailed, box.Reason == sandbox.ReasonInterrupted:
