@@ -141,7 +141,7 @@ func TestBadQueries(t *testing.T) {
 		"/v1/sandboxes?limit=many":                       "limit",
 		"/v1/sandboxes?limit=5&limit=6":                  "limit",
 		"/v1/sandboxes?order=up":                         "order",
-		"/v1/sandboxes?state=paused":                     "state",
+		"/v1/sandboxes?state=asleep":                     "state",
 		"/v1/sandboxes?state=running,":                   "state",
 		"/v1/sandboxes?created_after=yesterday":          "created_after",
 		"/v1/sandboxes?count=maybe":                      "count",

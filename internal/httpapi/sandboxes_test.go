@@ -215,7 +215,7 @@ func TestDeleteConditions(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	problem(t, request(t, s, "DELETE", "/v1/sandboxes/busy?if_busy=maybe", ""), 400, "invalid_argument")
-	problem(t, request(t, s, "DELETE", "/v1/sandboxes/busy?if_state=paused", ""), 400, "invalid_argument")
+	problem(t, request(t, s, "DELETE", "/v1/sandboxes/busy?if_state=asleep", ""), 400, "invalid_argument")
 	read[apiv1.Lifecycle](t, request(t, s, "DELETE", "/v1/sandboxes/busy?if_state=creating&wait=10", ""), 200)
 }
 

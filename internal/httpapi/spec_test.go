@@ -79,6 +79,7 @@ func TestSpecHasEveryRouteOfTheContract(t *testing.T) {
 	}
 	for _, want := range []string{
 		"POST /v1/sandboxes", "GET /v1/sandboxes", "GET /v1/sandboxes/{id}", "PATCH /v1/sandboxes/{id}", "DELETE /v1/sandboxes/{id}",
+		"POST /v1/sandboxes/{id}/pause", "POST /v1/sandboxes/{id}/resume", "POST /v1/sandboxes/{id}/recover",
 		"POST /v1/sandboxes/{id}/tokens",
 		"GET /v1/operations", "GET /v1/operations/{id}", "POST /v1/operations/{id}/cancel", "GET /v1/events",
 		"POST /v1/sandboxes/{id}/commands", "GET /v1/sandboxes/{id}/commands", "POST /v1/sandboxes/{id}/exec",
