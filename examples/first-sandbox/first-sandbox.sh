@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # The same as main.go, with nothing but curl: create a sandbox, wait until it is ready, make a command session, attach,
-# take the result, keep or delete. What has been done stands in a directory; Ctrl-C and a second run go on where the
+# take the result, keep, pause or delete. What has been done stands in a directory; Ctrl-C and a second run go on where the
 # first one stopped, and nothing is done twice.
 #
 #   SPACE_API_KEY=… examples/first-sandbox/first-sandbox.sh [DIR]
 #
-# Environment: SPACE_URL, SPACE_API_KEY, TEMPLATE (default base), CLEANUP (keep or delete; default: ask).
+# Environment: SPACE_URL, SPACE_API_KEY, TEMPLATE (default base), CLEANUP (keep, pause or delete; default: ask).
 set -euo pipefail
 
 api=${SPACE_URL:-http://127.0.0.1:7070}
@@ -63,6 +63,13 @@ until [ -n "$(recall ready)" ]; do
   esac
 done
 
+# What the last run has paused goes on. One that runs already is left so.
+if [ -n "$(recall paused)" ]; then
+  call POST "/v1/sandboxes/$sandbox/resume?wait=60s" >/dev/null
+  rm "$dir/paused"
+  echo "The sandbox goes on where it was paused" >&2
+fi
+
 # 3. A command session. Its process runs from the first attach.
 command=$(recall command)
 if [ -z "$command" ]; then
@@ -90,11 +97,16 @@ result=$(call GET "/v1/commands/$command?wait=30s")
 code=$(grep -oE '"exit_code":-?[0-9]+' <<<"$result" | cut -d: -f2)
 echo "The command has ended with exit code ${code:-unknown}" >&2
 
-# 6. Keep or delete.
+# 6. Keep, pause or delete.
 cleanup=${CLEANUP:-}
-while [ "$cleanup" != keep ] && [ "$cleanup" != delete ]; do
-  read -rp 'Keep the sandbox or delete it? [keep/delete] ' cleanup || cleanup=keep
+while [ "$cleanup" != keep ] && [ "$cleanup" != pause ] && [ "$cleanup" != delete ]; do
+  read -rp 'Keep the sandbox, pause it or delete it? [keep/pause/delete] ' cleanup || cleanup=keep
 done
+if [ "$cleanup" = pause ]; then
+  call POST "/v1/sandboxes/$sandbox/pause?wait=60s" >/dev/null
+  remember paused yes
+  echo "The sandbox is paused; the next run goes on with it" >&2
+fi
 if [ "$cleanup" = delete ] && [ -z "$(recall deleted)" ]; then
   call DELETE "/v1/sandboxes/$sandbox?wait=60s" '' delete >/dev/null
   remember deleted yes

@@ -1,5 +1,5 @@
 // Command first-sandbox shows the whole life of a sandbox with the Go SDK: create one, wait until it is ready, make a
-// command session, attach to it, take its result, then keep the sandbox or delete it.
+// command session, attach to it, take its result, then keep the sandbox, pause it or delete it.
 //
 //	go run ./examples/first-sandbox [flags] [-- COMMAND [ARG...]]
 //
@@ -34,13 +34,13 @@ func start(args []string) int {
 	flags := flag.NewFlagSet("first-sandbox", flag.ContinueOnError)
 	flags.StringVar(&r.dir, "dir", "first-sandbox-run", "where this run is remembered")
 	flags.StringVar(&r.template, "template", "base", "what the sandbox is made from")
-	flags.StringVar(&r.cleanup, "cleanup", "", "keep or delete the sandbox at the end (default: ask)")
+	flags.StringVar(&r.cleanup, "cleanup", "", "keep, pause or delete the sandbox at the end (default: ask)")
 	url := flags.String("url", envOr("SPACE_URL", client.DefaultURL), "where the API is (SPACE_URL); the key is taken from SPACE_API_KEY")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
-	if r.cleanup != "" && r.cleanup != keep && r.cleanup != remove {
-		fmt.Fprintln(os.Stderr, "first-sandbox: --cleanup is keep or delete")
+	if r.cleanup != "" && r.cleanup != keep && r.cleanup != pause && r.cleanup != remove {
+		fmt.Fprintln(os.Stderr, "first-sandbox: --cleanup is keep, pause or delete")
 		return 2
 	}
 	r.argv = flags.Args()
@@ -75,14 +75,16 @@ func envOr(name, otherwise string) string {
 	return otherwise
 }
 
-// ask reads keep or delete; the end of input means keep, since only delete cannot be undone.
+// ask reads keep, pause or delete; the end of input means keep, since only delete cannot be undone.
 func ask(in *bufio.Reader, out io.Writer) string {
 	for {
-		fmt.Fprint(out, "Keep the sandbox or delete it? [keep/delete] ")
+		fmt.Fprint(out, "Keep the sandbox, pause it or delete it? [keep/pause/delete] ")
 		line, err := in.ReadString('\n')
 		switch answer := strings.ToLower(strings.TrimSpace(line)); {
 		case answer == keep || answer == "k":
 			return keep
+		case answer == pause || answer == "p":
+			return pause
 		case answer == remove || answer == "d":
 			return remove
 		case err != nil:

@@ -16,6 +16,7 @@ import (
 // What is done with the sandbox at the end.
 const (
 	keep   = "keep"
+	pause  = "pause"
 	remove = "delete"
 )
 
@@ -25,7 +26,7 @@ type runner struct {
 	dir      string
 	template string
 	argv     []string // nil: demo, or what the run began with
-	cleanup  string   // keep, delete, or "" to ask
+	cleanup  string   // keep, pause, delete, or "" to ask
 	in       *bufio.Reader
 	out, err io.Writer
 
@@ -60,7 +61,7 @@ func (r *runner) run(ctx context.Context) (code int, err error) {
 			return 0, err
 		}
 	}
-	for _, step := range []func(context.Context) error{r.create, r.wait, r.command, r.attach, r.end} {
+	for _, step := range []func(context.Context) error{r.create, r.wait, r.resume, r.command, r.attach, r.end} {
 		if err := step(ctx); err != nil {
 			return 0, err
 		}
@@ -99,6 +100,23 @@ func (r *runner) wait(ctx context.Context) error {
 	}
 	fmt.Fprintln(r.err, "It is ready")
 	r.state.Ready = true
+	return r.state.save(r.dir)
+}
+
+// resume lets a sandbox go on that the last run has paused. It needs no key: one that runs already is left so.
+func (r *runner) resume(ctx context.Context) error {
+	if r.state.Cleanup != pause {
+		return nil
+	}
+	woken, err := r.client.ResumeSandbox(ctx, r.state.SandboxID)
+	if err != nil {
+		return err
+	}
+	if _, err := r.client.WaitOperation(ctx, woken.Operation.ID); err != nil {
+		return err
+	}
+	fmt.Fprintln(r.err, "The sandbox goes on where it was paused")
+	r.state.Cleanup = ""
 	return r.state.save(r.dir)
 }
 
@@ -163,7 +181,7 @@ func (r *runner) missed(channel byte, from, to uint64) {
 	}
 }
 
-// end shows the result and keeps or deletes the sandbox. Some output is not success: the exit code is.
+// end shows the result and keeps, pauses or deletes the sandbox. Some output is not success: the exit code is.
 func (r *runner) end(ctx context.Context) error {
 	fmt.Fprintf(r.err, "The command %s\n", r.state.Result)
 	if r.state.Cleanup == remove {
@@ -174,15 +192,33 @@ func (r *runner) end(ctx context.Context) error {
 	if cleanup == "" {
 		cleanup = ask(r.in, r.err)
 	}
-	if cleanup == remove {
-		if err := r.remove(ctx); err != nil {
-			return err
-		}
-	} else {
+	var err error
+	switch cleanup {
+	case remove:
+		err = r.remove(ctx)
+	case pause:
+		err = r.pause(ctx)
+	default:
 		fmt.Fprintf(r.err, "It is kept: space exec %s -- …, and space rm %s when you are done\n", r.state.SandboxID, r.state.SandboxID)
+	}
+	if err != nil {
+		return err
 	}
 	r.state.Cleanup = cleanup
 	return r.state.save(r.dir)
+}
+
+// pause stops the sandbox where it stands; the next run resumes it.
+func (r *runner) pause(ctx context.Context) error {
+	asleep, err := r.client.PauseSandbox(ctx, r.state.SandboxID)
+	if err != nil {
+		return err
+	}
+	if _, err := r.client.WaitOperation(ctx, asleep.Operation.ID); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.err, "It is paused: run this again, or space resume %s, to go on\n", r.state.SandboxID)
+	return nil
 }
 
 func (r *runner) remove(ctx context.Context) error {

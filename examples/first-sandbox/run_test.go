@@ -237,3 +237,50 @@ func TestScript(t *testing.T) {
 		t.Errorf("left behind: %q", left)
 	}
 }
+
+// TestPause ends a run with a pause; the next one resumes the sandbox, with what it had in memory, in both forms of the
+// example.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	i := spacetest.Start(t)
+	dir := t.TempDir()
+	first := newRunner(i, dir, once()...)
+	first.cleanup = pause
+	if code, err := first.run(t.Context()); err != nil || code != 3 {
+		t.Fatalf("the first run: %d, %v", code, err)
+	}
+	state := func() string {
+		t.Helper()
+		box, err := i.Client.Sandbox(t.Context(), first.state.SandboxID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return box.State
+	}
+	if got := state(); got != "paused" {
+		t.Fatalf("after the first run: %s", got)
+	}
+	second := newRunner(i, dir)
+	if code, err := second.run(t.Context()); err != nil || code != 3 || state() != "running" {
+		t.Errorf("the second run: %d, %v, the sandbox is %s", code, err, state())
+	}
+	checkRun(t, i, second.state, dir, "out\nmore\n", "err\n")
+}
+
+// TestScriptPauses does the same with the curl script.
+func TestScriptPauses(t *testing.T) {
+	t.Parallel()
+	i := spacetest.Start(t)
+	dir := t.TempDir()
+	for _, row := range []struct{ cleanup, state string }{{"pause", "paused"}, {"keep", "running"}} {
+		cmd := exec.CommandContext(t.Context(), "./first-sandbox.sh", dir)
+		cmd.Env = append(os.Environ(), "SPACE_URL="+i.Client.BaseURL, "SPACE_API_KEY="+i.Key, "TEMPLATE=tiny", "CLEANUP="+row.cleanup)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %s, %v", row.cleanup, out, err)
+		}
+		boxes, err := i.Client.ListSandboxes(t.Context(), client.SandboxQuery{States: []string{row.state}})
+		if err != nil || len(boxes.Items) != 1 {
+			t.Errorf("%s: %+v, %v, want one that is %s", row.cleanup, boxes, err, row.state)
+		}
+	}
+}

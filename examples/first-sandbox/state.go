@@ -30,7 +30,7 @@ type state struct {
 	StderrMissing uint64 `json:"stderr_missing,omitempty"`
 
 	Result  *result `json:"result,omitempty"`
-	Cleanup string  `json:"cleanup,omitempty"` // keep or delete, when it has been done
+	Cleanup string  `json:"cleanup,omitempty"` // keep, pause or delete, when it has been done
 }
 
 // result is how the command ended.
