@@ -307,6 +307,11 @@ func (c *Control) CancelOperation(ctx context.Context, id sandbox.OperationID) (
 		return op, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "a delete cannot be canceled",
 			Cause: "what it removes cannot be brought back", Remedy: "wait for it to end"}
 	}
+	if op.Resource.Type == resourceSandbox && op.Kind != kindCreate && c.engine.Waiting(id) {
+		// It need not wait for its turn to do nothing: an interrupted transition ends at its first step.
+		c.engine.Interrupt(id, operation.CancelAsked())
+		c.run(c.task(op))
+	}
 	op, err = c.engine.Cancel(ctx, id)
 	return op, operationError(id, err)
 }

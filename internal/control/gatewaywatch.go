@@ -50,6 +50,8 @@ func (c *Control) checkUnseen(ctx context.Context, id sandbox.ID, seen map[sandb
 		switch {
 		case err == nil:
 			_, err = c.recordProcess(ctx, id, res.Process)
+		case sandbox.CodeOf(err) == sandbox.CodeNotFound && !c.routes.open(id):
+			return nil // it was the way to the guest that was not found: whoever closed it sees to the sessions
 		case sandbox.CodeOf(err) == sandbox.CodeNotFound && cmd.State == sandbox.CommandCreated:
 			err = c.makeProcess(ctx, cmd)
 		case sandbox.CodeOf(err) == sandbox.CodeNotFound:

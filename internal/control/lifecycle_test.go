@@ -1,7 +1,6 @@
 package control_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"sync"
@@ -439,20 +438,23 @@ func TestCancelVerbs(t *testing.T) {
 	under := w.asked(sandbox.VerbResume, box.ID)
 	<-g.reached
 	queued := w.asked(sandbox.VerbPause, box.ID)
-	go func() { // the one that waits ends when its turn comes
-		if op, err := w.c.CancelOperation(context.Background(), queued); err != nil || op.State != operation.Canceled {
-			t.Errorf("cancel of the queued one: %s %v", op.State, err)
-		}
-	}()
+	last := w.asked(sandbox.VerbPause, box.ID)
+	if op, err := w.c.CancelOperation(t.Context(), queued); err != nil || op.State != operation.Canceled {
+		t.Errorf("cancel of a queued one, whose turn has not come: %s %v", op.State, err)
+	}
+	if got := w.box(box.ID); got.State != sandbox.StateResuming || got.OperationID != under {
+		t.Errorf("after that: %s, operation %s, want resuming by %s", got.State, got.OperationID, under)
+	}
 	op, err := w.c.CancelOperation(t.Context(), under)
 	if err != nil || op.State != operation.Canceled {
 		t.Errorf("cancel of the running one: %s %v", op.State, err)
 	}
 	close(g.open)
-	w.ended(queued)
-	w.eventually("the truth is recorded", func() bool { return w.box(box.ID).State == sandbox.StateRunning })
-	w.wantMachine(box.ID, runs, "")
-	w.done(sandbox.VerbPause, box.ID)
+	if op := w.ended(last); op.State != operation.Succeeded || op.NoChange { // the truth was that it runs
+		t.Errorf("the one behind: %+v", op)
+	}
+	w.wantBox(box.ID, sandbox.StatePaused, sandbox.StatePaused, "")
+	w.wantMachine(box.ID, stands, "paused")
 }
 
 func TestIdempotentVerbs(t *testing.T) {

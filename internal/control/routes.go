@@ -44,6 +44,14 @@ func (r *routes) remove(id sandbox.ID) {
 	delete(r.boxes, id)
 }
 
+// open reports whether the guest of a sandbox is to be spoken with.
+func (r *routes) open(id sandbox.ID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rt, ok := r.boxes[id]
+	return ok && rt.held == ""
+}
+
 func (r *routes) all() map[sandbox.ID]route {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,7 +20,7 @@ func (c *Control) runNext(id sandbox.ID, kind string, own sandbox.OperationID) {
 		}
 	}
 	var open []operation.Operation
-	err := c.insist(c.base, c.node, "record of what is to be done", anyError, func(ctx context.Context) (err error) {
+	err := c.insist(c.base, newLink("store"), "record of what is to be done", anyError, func(ctx context.Context) (err error) {
 		open, err = c.Store.OpenOperations(ctx, resourceOf(id))
 		return err
 	})
@@ -64,8 +64,8 @@ func (c *Control) run(task operation.Task) {
 	}
 	ctx := telemetry.WithTrace(c.base, trace)
 	op, err := c.engine.Run(ctx, task)
-	if errors.Is(err, operation.ErrStopping) {
-		return // the next process takes it up
+	if errors.Is(err, operation.ErrStopping) || errors.Is(err, operation.ErrUnderWay) {
+		return // the next process takes it up; or a cancel has it
 	}
 	if err != nil {
 		c.Logger.ErrorContext(ctx, "operation", "operation_id", task.ID, "error", err)

@@ -128,7 +128,7 @@ func (c *Control) tellWish(ctx context.Context, box sandbox.Sandbox, verb sandbo
 // boxOf reads a sandbox, again and again while the store does not answer.
 func (c *Control) boxOf(ctx context.Context, id sandbox.ID) (box sandbox.Sandbox, err error) {
 	again := func(err error) bool { return !isMissing(err) && !errors.Is(err, store.ErrClosed) }
-	err = c.insist(ctx, c.node, "record of a sandbox", again, func(ctx context.Context) (err error) {
+	err = c.insist(ctx, newLink("store"), "record of a sandbox", again, func(ctx context.Context) (err error) {
 		box, err = c.Store.Sandbox(ctx, id)
 		return err
 	})
@@ -212,10 +212,13 @@ func (c *Control) correct(box sandbox.Sandbox, m *nodev1.Machine) {
 	}
 }
 
+// greetPatience is short: the gateway sets clocks by itself too, and a delete may be waiting.
+const greetPatience = 5 * time.Second
+
 // take makes the record say what node says.
 func (c *Control) take(box sandbox.Sandbox, place landing) {
 	if place.state == sandbox.StateRunning && box.State == sandbox.StatePaused { // its clock stood still
-		ctx, cancel := context.WithTimeout(c.base, c.Limits.ResumeDeadline)
+		ctx, cancel := context.WithTimeout(c.base, greetPatience)
 		if _, err := c.greet(ctx, box); err != nil {
 			c.Logger.Warn("the guest of a resumed machine does not answer", "sandbox_id", box.ID, "error", err)
 		}
@@ -223,7 +226,7 @@ func (c *Control) take(box sandbox.Sandbox, place landing) {
 	}
 	c.show(c.base, box, place)
 	var lost []sandbox.Command
-	err := c.insist(c.base, c.node, "record of a machine", anyError, func(ctx context.Context) error {
+	err := c.insist(c.base, newLink("store"), "record of a machine", anyError, func(ctx context.Context) error {
 		return c.Store.Update(ctx, func(tx store.Tx) error {
 			now, err := tx.Sandbox(ctx, box.ID)
 			if err != nil {

@@ -30,6 +30,9 @@ type Commit func(ctx context.Context, op *Operation) error
 // is handed out by Recover at the next start.
 var ErrStopping = errors.New("stopping")
 
+// ErrUnderWay is returned by Run for an operation that somebody else runs.
+var ErrUnderWay = errors.New("it is under way already")
+
 // Config is what an Engine is made of.
 type Config struct {
 	Store  Store
@@ -224,12 +227,17 @@ func (e *Engine) Cancel(ctx context.Context, id sandbox.OperationID) (Operation,
 	if !safe {
 		return op, notCancelable(op)
 	}
-	e.Interrupt(id, &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled", Cause: "a cancel was asked for"})
+	e.Interrupt(id, CancelAsked())
 	select {
 	case <-en.done:
 	case <-ctx.Done():
 	}
 	return e.Get(context.WithoutCancel(ctx), id)
+}
+
+// CancelAsked is the cause with which a Cancel interrupts.
+func CancelAsked() error {
+	return &sandbox.Error{Code: sandbox.CodeCanceled, Message: "the operation was canceled", Cause: "a cancel was asked for"}
 }
 
 func (e *entry) cancelable() (Operation, bool) {

@@ -69,7 +69,7 @@ func (e *Engine) Run(ctx context.Context, task Task) (Operation, error) {
 	}
 	body, release, ok := e.claim(ctx, en, task)
 	if !ok {
-		return Operation{}, fmt.Errorf("operation %s is under way already", task.ID)
+		return Operation{}, fmt.Errorf("operation %s: %w", task.ID, ErrUnderWay)
 	}
 	run := &Run{engine: e, entry: en, outer: ctx, task: task}
 	out := task.Body(body, run)
