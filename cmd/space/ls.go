@@ -53,7 +53,11 @@ func printSandboxes(cli *cli, list *apiv1.List[apiv1.Sandbox], quiet bool) error
 			}
 			continue
 		}
-		rows = append(rows, []string{b.ID, b.Name, b.State, b.Template.Ref, fmt.Sprint(b.VCPUs), mib(int64(b.MemoryMiB)), moment(&b.CreatedAt), leaseText(b.Lease)})
+		state := b.State
+		if b.Reason != nil {
+			state += " (" + *b.Reason + ")"
+		}
+		rows = append(rows, []string{b.ID, b.Name, state, b.Template.Ref, fmt.Sprint(b.VCPUs), mib(int64(b.MemoryMiB)), moment(&b.CreatedAt), leaseText(b.Lease)})
 	}
 	if quiet {
 		return nil

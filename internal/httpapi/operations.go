@@ -28,7 +28,7 @@ func (s *server) addOperations() {
 	huma.Register(s.api, huma.Operation{
 		OperationID: "cancel-operation", Method: http.MethodPost, Path: "/v1/operations/{id}/cancel", Tags: []string{tagOperations},
 		Summary: "Cancel an operation", Responses: errorResponses(),
-		Description: "Only a create that is still queued can be canceled; one that runs is ended by deleting its sandbox. A canceled one stays as it is.",
+		Description: "What is still queued is taken back; a pause, resume or recover under way is interrupted, and may have got done by then. A create or import under way is not: delete its sandbox. A delete never is. A canceled one stays as it is.",
 	}, s.cancelOperation)
 }
 
