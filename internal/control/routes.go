@@ -101,7 +101,8 @@ func (c *Control) reroute(ctx context.Context, box sandbox.Sandbox, held string)
 	if c.gateway.check() != nil {
 		return
 	}
-	if err := c.pushRoute(ctx, box.ID, rt, unpublishTimeout); err != nil {
+	// Whoever interrupts this sets the route anew.
+	if err := c.pushRoute(ctx, box.ID, rt, unpublishTimeout); err != nil && ctx.Err() == nil {
 		c.gateway.reconnect(fmt.Errorf("route of %s: %w", box.ID, err))
 	}
 }

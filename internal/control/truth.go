@@ -238,6 +238,9 @@ func (c *Control) take(box sandbox.Sandbox, place landing) {
 			if lost, err = c.land(ctx, tx, &now, place); err != nil {
 				return err
 			}
+			if box.State == sandbox.StateFailed && place.state == sandbox.StateRunning {
+				now.DesiredState = sandbox.StateRunning // whatever it was to be before it was lost
+			}
 			_, err = tx.UpdateSandbox(now)
 			return err
 		})
