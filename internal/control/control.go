@@ -105,7 +105,6 @@ type Control struct {
 	base      context.Context // ends with Close; the life of everything done in the background
 	stop      context.CancelFunc
 	outbox    *outbox // is also Store
-	pauser    pauser  // nil: sandboxes cannot be paused
 	boxes     *lanes  // one per sandbox: its supervisor
 	events    *lanes  // one per sandbox: process states from the gateway
 	waiting   *notifier
@@ -135,7 +134,6 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
 		routes: newRoutes(), holds: newHolds(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey()),
 		outbox: box}
-	c.pauser, _ = any(c).(pauser)
 	c.metrics = newMetrics(c)
 	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})
 	if err := c.open(ctx); err != nil {

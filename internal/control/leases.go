@@ -24,18 +24,10 @@ const (
 // errNotDue refuses the expiry of a lease that was extended, removed or has stopped, or whose sandbox is busy.
 var errNotDue = errors.New("the lease does not end now")
 
-// pauser is what a lease that ends in a pause calls.
-type pauser interface {
-	PauseSandbox(ctx context.Context, call Call, ref string) (Accepted, error)
-}
-
 // checkLease refuses a lease that cannot be.
-func (c *Control) checkLease(ttl time.Duration, expiry sandbox.Expiry) error {
+func checkLease(ttl time.Duration, expiry sandbox.Expiry) error {
 	if ttl < sandbox.MinLease || ttl > sandbox.MaxLease {
 		return invalid("lease.ttl_seconds", fmt.Sprintf("must be %.0f to %.0f", sandbox.MinLease.Seconds(), sandbox.MaxLease.Seconds()))
-	}
-	if expiry == sandbox.ExpirePause && c.pauser == nil {
-		return invalid("lease.on_expiry", "must be delete")
 	}
 	if expiry != sandbox.ExpireDelete && expiry != sandbox.ExpirePause {
 		return invalid("lease.on_expiry", "must be delete or pause")
@@ -44,7 +36,7 @@ func (c *Control) checkLease(ttl time.Duration, expiry sandbox.Expiry) error {
 }
 
 // patchLease returns a lease with p applied.
-func (c *Control) patchLease(old *sandbox.Lease, p LeasePatch, state sandbox.State, now time.Time) (*sandbox.Lease, error) {
+func patchLease(old *sandbox.Lease, p LeasePatch, state sandbox.State, now time.Time) (*sandbox.Lease, error) {
 	if p.Remove {
 		return nil, nil
 	}
@@ -58,7 +50,7 @@ func (c *Control) patchLease(old *sandbox.Lease, p LeasePatch, state sandbox.Sta
 	if p.OnExpiry != "" {
 		next.OnExpiry = p.OnExpiry
 	}
-	if err := c.checkLease(p.TTL, next.OnExpiry); err != nil {
+	if err := checkLease(p.TTL, next.OnExpiry); err != nil {
 		return nil, err
 	}
 	if next.Remaining > sandbox.MaxLease {
@@ -208,7 +200,7 @@ func (c *Control) expireLease(ctx context.Context, box sandbox.Sandbox) error {
 	case box.State == sandbox.StateFailed:
 		return c.endLease(ctx, box.ID)
 	}
-	_, err := c.pauser.PauseSandbox(ctx, call, string(box.ID))
+	_, err := c.PauseSandbox(ctx, call, string(box.ID))
 	return err
 }
 

@@ -30,7 +30,7 @@ func (c *Control) plan(ctx context.Context, spec sandbox.Spec, by auth.Principal
 		}
 	}
 	if spec.Lease != nil {
-		if err := c.checkLease(spec.Lease.TTL, spec.Lease.OnExpiry); err != nil {
+		if err := checkLease(spec.Lease.TTL, spec.Lease.OnExpiry); err != nil {
 			return sandbox.Sandbox{}, err
 		}
 		spec.Lease = &sandbox.Lease{TTL: spec.Lease.TTL, OnExpiry: spec.Lease.OnExpiry, Remaining: spec.Lease.TTL}

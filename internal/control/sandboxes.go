@@ -58,7 +58,7 @@ func (c *Control) PatchSandbox(ctx context.Context, ref string, patch SandboxPat
 			box.Metadata = patch.Metadata
 		}
 		if patch.Lease != nil {
-			if box.Lease, err = c.patchLease(box.Lease, *patch.Lease, box.State, c.outbox.leases.now()); err != nil {
+			if box.Lease, err = patchLease(box.Lease, *patch.Lease, box.State, c.outbox.leases.now()); err != nil {
 				return err
 			}
 		}

@@ -78,6 +78,45 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
+// TestLeasePauses: at the end of its lease a sandbox stands still, with all it had, and goes on with a new lease.
+func TestLeasePauses(t *testing.T) {
+	t.Parallel()
+	i := install(t)
+	i.start()
+	box := i.create(apiv1.CreateSandbox{Template: "mini", Lease: &apiv1.CreateLease{TTLSeconds: 60, OnExpiry: "pause"}})
+	made, err := i.client.CreateCommand(t.Context(), box.ID, apiv1.CreateCommand{Argv: []string{"sh", "-c", "while sleep 0.1; do echo tick; done"}, Start: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.client.SetLease(t.Context(), box.ID, apiv1.PatchLease{TTLSeconds: 5}); err != nil {
+		t.Fatal(err)
+	}
+	now := func() *apiv1.Sandbox {
+		t.Helper()
+		got, err := i.client.Sandbox(t.Context(), box.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	i.eventually(time.Minute, "it is paused", func() bool { return now().State == "paused" })
+	if l := now().Lease; l == nil || l.ExpiresAt != nil || l.RemainingSeconds == nil || *l.RemainingSeconds != 0 {
+		t.Errorf("paused with the lease %+v", l)
+	}
+	if _, err := i.client.SetLease(t.Context(), box.ID, apiv1.PatchLease{TTLSeconds: 600}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := i.client.ResumeSandbox(t.Context(), box.ID, client.Wait(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if got := now(); got.State != "running" || got.Lease.ExpiresAt == nil || time.Until(*got.Lease.ExpiresAt) < 9*time.Minute {
+		t.Errorf("resumed: %s, lease %+v", got.State, got.Lease)
+	}
+	if cmd, err := i.client.Command(t.Context(), made.ID); err != nil || cmd.State != "running" {
+		t.Errorf("its command: %+v, %v", cmd, err)
+	}
+}
+
 // ends reports whether an event is the end of a sandbox's delete.
 func ends(e apiv1.Event, box string) bool {
 	return e.SandboxID == box && slices.Equal(brief([]apiv1.Event{e}), []string{"operation delete succeeded"})
