@@ -45,6 +45,9 @@ func list(dir string) ([]fs.DirEntry, error) {
 	}
 	defer f.Close()
 	entries, err := f.ReadDir(maxEntries)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // it was removed since
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("list files: %w", err)
 	}
