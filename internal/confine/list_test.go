@@ -43,3 +43,12 @@ func TestRunningAs(t *testing.T) {
 		t.Error("a process that has ended is found")
 	}
 }
+
+// BenchmarkRunningAs is what a look at all processes of the host costs.
+func BenchmarkRunningAs(b *testing.B) {
+	for b.Loop() {
+		if _, err := confine.RunningAs(0x6fffff00, 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -78,8 +79,7 @@ func endProcess(cfg Config) func(context.Context, Object) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, killTimeout)
 		defer cancel()
-		defer p.Close()
-		return p.Kill(ctx)
+		return errors.Join(p.Kill(ctx), p.Close())
 	}
 }
 

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -83,7 +85,7 @@ func TestRemoveFileRemovesNoTree(t *testing.T) {
 	for name, gone := range map[string]bool{"full": false, "link": true, "nothing": true} {
 		err := removeFile(t.Context(), Object{Name: name, dir: &directory{dir}, path: name})
 		_, statErr := os.Lstat(filepath.Join(dir, name))
-		if (err == nil) != gone || os.IsNotExist(statErr) != gone {
+		if (err == nil) != gone || errors.Is(statErr, fs.ErrNotExist) != gone {
 			t.Errorf("%s: %v, then %v", name, err, statErr)
 		}
 	}
