@@ -48,6 +48,16 @@ func (c *Client) Node(ctx context.Context) (*apiv1.Node, error) {
 	return do[apiv1.Node](ctx, c, call{method: http.MethodGet, path: join("node")})
 }
 
+// Ledger compares what SPACE should have on the machine with what is there; it needs an admin key.
+func (c *Client) Ledger(ctx context.Context) (*apiv1.Ledger, error) {
+	return do[apiv1.Ledger](ctx, c, call{method: http.MethodGet, path: join("node", "ledger")})
+}
+
+// Reconcile removes what belongs to no sandbox, and says what it did; with DryRun, what it would do. It needs an admin key.
+func (c *Client) Reconcile(ctx context.Context, in apiv1.ReconcileNode) (*apiv1.Reconciled, error) {
+	return do[apiv1.Reconciled](ctx, c, call{method: http.MethodPost, path: join("node", "reconcile"), in: in})
+}
+
 // Metrics returns the metrics of all processes of SPACE in the Prometheus text form.
 func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 	resp, err := c.send(ctx, call{method: http.MethodGet, path: "/metrics"})

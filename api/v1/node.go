@@ -37,6 +37,48 @@ type Capacity struct {
 	MemoryFreeBytes int64 `json:"memory_free_bytes"`
 }
 
+// Ledger compares what SPACE should have in the kernel and in its directories with what is there.
+type Ledger struct {
+	Kinds   map[string]LedgerKind `json:"kinds" doc:"By kind: process, uid, tap, namespace, nft_table, cgroup, mount, loop, socket, file, port"`
+	Drift   int                   `json:"drift" doc:"Objects that are there and should not be, or should be and are not; 0 is right"`
+	Objects []LedgerObject        `json:"objects" nullable:"false" doc:"What the drift is, at most 1000 of them"`
+}
+
+// LedgerKind counts the objects of one kind. While a sandbox is being made or removed, its objects count as expected as
+// far as they exist.
+type LedgerKind struct {
+	Live     int `json:"live"`
+	Expected int `json:"expected"`
+}
+
+// LedgerObject is one object that is there and should not be, or the other way round.
+type LedgerObject struct {
+	Kind      string `json:"kind"`
+	Name      string `json:"name" doc:"For people"`
+	SandboxID string `json:"sandbox_id,omitempty"`
+	Live      bool   `json:"live"`
+	Expected  bool   `json:"expected"`
+}
+
+// ReconcileNode asks for the removal of what nothing stands for.
+type ReconcileNode struct {
+	DryRun bool `json:"dry_run,omitempty" doc:"Only say what would be done"`
+}
+
+// Reconciled is what was done, or would be.
+type Reconciled struct {
+	DryRun  bool     `json:"dry_run"`
+	Repairs []Repair `json:"repairs" nullable:"false" doc:"At most 1000 of them"`
+}
+
+// Repair is what was done about one object.
+type Repair struct {
+	LedgerObject
+	Action string `json:"action" enum:"remove,report" doc:"report: it is not safe to remove it, or it cannot be made again"`
+	Done   bool   `json:"done"`
+	Reason string `json:"reason,omitempty" doc:"Why it is not done"`
+}
+
 // Health is the answer of /healthz and /readyz.
 type Health struct {
 	Status  string `json:"status" enum:"ok,ready"`

@@ -27,8 +27,9 @@ are put into a tar.gz for a bug report. Keys, tokens, environments, metadata and
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), doctor.Deadline)
 			defer cancel()
+			host := setup.NewHost(version, newLogger(io.Discard, "doctor"))
 			results := doctor.Run(ctx, doctor.Config{DataDir: cli.dataDirFlag, Ports: []string{listen, dataListen},
-				CheckClaim: setup.NewHost(version, newLogger(io.Discard, "doctor")).CheckClaim, Logger: newLogger(cmd.ErrOrStderr(), "doctor")})
+				CheckClaim: host.CheckClaim, Leftovers: host.Leftovers, Logger: newLogger(cmd.ErrOrStderr(), "doctor")})
 			write := doctor.WriteText
 			if wantsJSON(cmd) {
 				write = doctor.WriteJSON

@@ -87,7 +87,7 @@ directory, where the first key is read from when no other is given).`,
 	)
 	for _, part := range newPartCmds(dataDir) {
 		if part.Name() == "node" {
-			part.AddCommand(newNodeInfoCmd(cli))
+			part.AddCommand(newNodeInfoCmd(cli), newNodeLedgerCmd(cli), newNodeReconcileCmd(cli))
 		}
 		root.AddCommand(part)
 	}

@@ -107,6 +107,30 @@ type LeasePatch struct {
 	OnExpiry sandbox.Expiry
 }
 
+// LedgerObject is an object of the kernel that is there and should not be, or the other way round.
+type LedgerObject struct {
+	Kind, Name     string
+	SandboxID      sandbox.ID // "" when it belongs to none
+	Live, Expected bool
+}
+
+// Ledger compares what node should have made with what there is.
+type Ledger struct {
+	Kinds map[string]LedgerKind
+	Drift []LedgerObject
+}
+
+// LedgerKind counts the objects of one kind.
+type LedgerKind struct{ Live, Expected int }
+
+// Repair is what a reconcile did about one object, or would do.
+type Repair struct {
+	LedgerObject
+	Action string // remove or report
+	Done   bool
+	Reason string
+}
+
 // NodeInfo describes the machine SPACE runs on.
 type NodeInfo struct {
 	InstallationID string

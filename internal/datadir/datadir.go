@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -91,6 +92,34 @@ func (d *Dir) AdminKeyFile() string { return d.join("admin.key") }
 
 // LockFile is held by space up; it names the holder.
 func (d *Dir) LockFile() string { return d.join("up.lock") }
+
+// Holder says who runs an installation; it is the content of the lock file.
+type Holder struct {
+	PID     int    `json:"pid"`
+	Listen  string `json:"listen,omitempty"`
+	Data    string `json:"data_listen,omitempty"`
+	Version string `json:"version,omitempty"`
+}
+
+// ReadHolder returns what the lock file says. It is true only while somebody holds the lock.
+func (d *Dir) ReadHolder() (Holder, error) {
+	f, err := os.Open(d.LockFile())
+	if err != nil {
+		return Holder{}, err
+	}
+	defer f.Close()
+	return DecodeHolder(f)
+}
+
+// DecodeHolder reads the content of the lock file from r.
+func DecodeHolder(r io.ReaderAt) (Holder, error) {
+	var h Holder
+	data, err := io.ReadAll(io.NewSectionReader(r, 0, 4096))
+	if err != nil {
+		return h, err
+	}
+	return h, json.Unmarshal(data, &h)
+}
 
 // ControlDir belongs to user space (0700).
 func (d *Dir) ControlDir() string { return d.join("control") }

@@ -41,7 +41,10 @@ type Config struct {
 	Ports []string
 	// CheckClaim fails when the host does not know the installation at this place; nil: not looked at.
 	CheckClaim func(*datadir.Dir) error
-	Logger     *slog.Logger
+	// Leftovers lists data directories that are gone or were never finished, of which something is left in the kernel;
+	// nil: not looked at.
+	Leftovers func() ([]string, error)
+	Logger    *slog.Logger
 }
 
 // patient is what the checks share.
@@ -75,6 +78,7 @@ func checks() []check {
 		{"installation", (*patient).checkInstallation},
 		{"users", (*patient).checkUsers},
 		{"uid range", (*patient).checkUIDRange},
+		{"leftovers", (*patient).checkLeftovers},
 		{"pool", (*patient).checkPool},
 		{"space", (*patient).checkSpace},
 		{"guest", (*patient).checkGuest},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -140,6 +141,20 @@ func TestDamagedInstallation(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, examine(t, Config{DataDir: d.Path}), map[string]Status{"data directory": Fail})
+}
+
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	cfg := Config{DataDir: reachable(t), Leftovers: func() ([]string, error) { return nil, nil }}
+	expect(t, examine(t, cfg), map[string]Status{"leftovers": OK})
+	cfg.Leftovers = func() ([]string, error) { return []string{"/gone", "/lost"}, nil }
+	got := examine(t, cfg)
+	expect(t, got, map[string]Status{"leftovers": Warn})
+	if fix := got["leftovers"].Fix; fix != "space down --all --data-dir /gone; space down --all --data-dir /lost" {
+		t.Errorf("fix: %s", fix)
+	}
+	cfg.Leftovers = func() ([]string, error) { return nil, errors.New("the list is damaged") }
+	expect(t, examine(t, cfg), map[string]Status{"leftovers": Fail})
 }
 
 func TestPoolThatIsNotMounted(t *testing.T) {

@@ -114,6 +114,27 @@ func (p *patient) checkUIDRange(context.Context) Check {
 	return ok("%d to %d", in.UIDBase, last)
 }
 
+// checkLeftovers looks for what other installations have left behind. Those of this one are in its ledger.
+func (p *patient) checkLeftovers(context.Context) Check {
+	if p.Leftovers == nil {
+		return ok("not looked at")
+	}
+	left, err := p.Leftovers()
+	if err != nil {
+		return fromError(err)
+	}
+	if len(left) == 0 {
+		return ok("none")
+	}
+	c := Check{Status: Warn, Found: strings.Join(left, ", "), Cause: "the directory is gone, or its setup was not finished, and something of it is mounted or runs"}
+	var fixes []string
+	for _, dir := range left {
+		fixes = append(fixes, "space down --all --data-dir "+dir)
+	}
+	c.Fix = strings.Join(fixes, "; ")
+	return c
+}
+
 func (p *patient) checkPool(ctx context.Context) Check {
 	if p.dir == nil {
 		return p.notSetUp()

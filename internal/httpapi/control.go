@@ -80,6 +80,9 @@ type Control interface {
 	// DeleteTemplate takes a name away, or the content when the name was its last one or ref is a digest.
 	DeleteTemplate(ctx context.Context, ref string) error
 	Node(ctx context.Context) (control.NodeInfo, error)
+	// Ledger compares what should be on the machine with what is; Reconcile removes what nothing stands for.
+	Ledger(ctx context.Context) (control.Ledger, error)
+	Reconcile(ctx context.Context, dryRun bool) ([]control.Repair, error)
 	// Ready is nil when control can take work: its store, node and gateway answer.
 	Ready(ctx context.Context) error
 	// Metrics writes the metrics of all processes in the Prometheus text form.

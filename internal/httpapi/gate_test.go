@@ -78,7 +78,7 @@ func TestUnknownRoutes(t *testing.T) {
 		"POST /v1/sandboxes/box/checkpoints", "GET /v1/sandboxes/box/checkpoints", "POST /v1/sandboxes/box/rollback",
 		"POST /v1/sandboxes/box/fork",
 		"GET /v1/sandboxes/box/files/", "GET /v1/sandboxes/box/files/copy", "GET /v1/sandboxes/box/files/stat/x",
-		"GET /v1/policies/x", "PUT /v1/sandboxes/box/policy", "GET /v1/secrets/x", "GET /v1/node/ledger", "GET /v1/checkpoints/cp_1",
+		"GET /v1/policies/x", "PUT /v1/sandboxes/box/policy", "GET /v1/secrets/x", "GET /v1/node/flows", "GET /v1/checkpoints/cp_1",
 		"GET /", "GET /v1", "GET /v1/", "GET /v2/sandboxes", "GET /v1/sandboxes/", "GET /v1/templates/", "GET /v1//sandboxes", "GET /v1/../v1/sandboxes",
 		"GET /v1/sandboxes/box/", "GET /v1/sandboxes/./box", "GET /favicon.ico",
 	} {

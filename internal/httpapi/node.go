@@ -15,6 +15,7 @@ func (s *server) addNode() {
 		Summary: "Get the machine SPACE runs on", Responses: errorResponses(), Metadata: map[string]any{metaAdmin: true},
 		Description: "Needs a key with the role admin.",
 	}, s.node)
+	s.addLedger()
 }
 
 type nodeOutput struct{ Body apiv1.Node }

@@ -66,6 +66,32 @@ func TestNode(t *testing.T) {
 	}
 }
 
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	l := read[apiv1.Ledger](t, request(t, s, "GET", "/v1/node/ledger", ""), 200)
+	if l.Drift != 2 || len(l.Objects) != 2 || l.Kinds["cgroup"] != (apiv1.LedgerKind{Live: 1}) || !l.Objects[0].Live || !l.Objects[1].Expected {
+		t.Errorf("%+v", l)
+	}
+	for range 2 { // a dry run changes nothing
+		dry := read[apiv1.Reconciled](t, request(t, s, "POST", "/v1/node/reconcile", `{"dry_run":true}`), 200)
+		if !dry.DryRun || len(dry.Repairs) != 2 || dry.Repairs[0].Done || dry.Repairs[0].Action != "remove" || dry.Repairs[1].Action != "report" || dry.Repairs[1].Reason == "" {
+			t.Errorf("%+v", dry)
+		}
+	}
+	if done := read[apiv1.Reconciled](t, request(t, s, "POST", "/v1/node/reconcile", `{}`), 200); !done.Repairs[0].Done || done.DryRun {
+		t.Errorf("%+v", done)
+	}
+	if l = read[apiv1.Ledger](t, request(t, s, "GET", "/v1/node/ledger", ""), 200); l.Drift != 1 {
+		t.Errorf("%+v", l)
+	}
+	problem(t, request(t, s, "POST", "/v1/node/reconcile", `{"dry":true}`), 400, "unknown_field")
+	for _, route := range []string{"GET /v1/node/ledger", "POST /v1/node/reconcile"} {
+		method, path := cut(route)
+		problem(t, requestAs(t, s, httpapitest.DeveloperKey, method, path, ""), 403, "forbidden")
+	}
+}
+
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := httpapitest.Serve(t)

@@ -88,7 +88,7 @@ func (n *Node) newRecord(ctx context.Context, e *entry, spec machineSpec) (*reco
 			Cause: "node has no machine of this sandbox", Remedy: "delete the sandbox"}
 	}
 	var err error
-	rec.UID, err = n.uids.take()
+	rec.UID, err = n.uids.take(spec.id)
 	return rec, err
 }
 

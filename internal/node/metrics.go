@@ -25,7 +25,7 @@ func newMetrics(n *Node) *metrics {
 	m.holds = prometheus.NewCounter(prometheus.CounterOpts{Name: "space_node_holds_total",
 		Help: "How often a machine was paused because the pool was nearly full."})
 	m.calls = telemetry.ObserveCalls("node", m.registry, n.deps.Logger)
-	m.registry.MustRegister(m.steps, m.holds, machineCounter{n}, poolGauge{n})
+	m.registry.MustRegister(m.steps, m.holds, machineCounter{n}, poolGauge{n}, ledgerGauge{n})
 	return m
 }
 

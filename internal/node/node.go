@@ -20,6 +20,7 @@ import (
 
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/node/ledger"
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/sandboxnet"
@@ -32,6 +33,8 @@ type Backend struct {
 	Network sandboxnet.Manager
 	// Guest gives kernel and initramfs; nil for the fake, which boots nothing.
 	Guest Guest
+	// Parts is what a running machine of the driver has besides disk, network and control group.
+	Parts ledger.Parts
 }
 
 // Guest opens what a machine boots. The caller closes the files.
@@ -66,6 +69,7 @@ type Node struct {
 	hub      *hub
 	metrics  *metrics
 	reserve  *reserve
+	ledger   *ledger.Ledger
 	instance string
 
 	templates chan struct{} // of capacity 1: full while templates are imported or deleted
@@ -102,6 +106,7 @@ func New(ctx context.Context, deps Deps) (*Node, error) {
 	if err := os.MkdirAll(n.deps.Dir.RunDir()+"/vm", 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("run directory: %w", err), n.Close())
 	}
+	n.ledger = newLedger(n)
 	if err := n.sweepImports(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}

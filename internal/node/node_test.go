@@ -397,22 +397,22 @@ func TestRefusedRequests(t *testing.T) {
 func TestUIDsAreOwn(t *testing.T) {
 	t.Parallel()
 	u := newUIDRange(1000, reservedUIDs+2)
-	a, err := u.take()
+	a, err := u.take(sandbox.NewID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := u.take()
+	b, err := u.take(sandbox.NewID())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if a == b || a < 1000+reservedUIDs {
 		t.Errorf("uids %d and %d", a, b)
 	}
-	if _, err := u.take(); sandbox.CodeOf(err) != sandbox.CodeCapacity {
+	if _, err := u.take(sandbox.NewID()); sandbox.CodeOf(err) != sandbox.CodeCapacity {
 		t.Errorf("a full range gave %v", err)
 	}
 	u.free(a)
-	if c, err := u.take(); err != nil || c != a {
+	if c, err := u.take(sandbox.NewID()); err != nil || c != a {
 		t.Errorf("after freeing %d: %d, %v", a, c, err)
 	}
 }

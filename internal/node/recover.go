@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/node/ledger"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
 )
@@ -27,12 +28,10 @@ func (n *Node) recover(ctx context.Context) error {
 	if slices.ContainsFunc(all, func(r *record) bool { return r.Held != "" }) {
 		n.reserve.stayLow()
 	}
-	known := map[sandbox.ID]bool{}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(recoveries)
 	for _, rec := range all {
-		known[rec.ID] = true
-		n.uids.mark(rec.UID)
+		n.uids.mark(rec.UID, rec.ID)
 		e, err := n.acquire(ctx, rec.ID)
 		if err != nil {
 			return err
@@ -46,7 +45,7 @@ func (n *Node) recover(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return n.reap(ctx, known)
+	return n.reap(ctx)
 }
 
 // recoverOne brings one record to a definite state. The caller holds the entry.
@@ -218,60 +217,22 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s, "�")
 }
 
-// reap removes parts of this installation that no record names.
-func (n *Node) reap(ctx context.Context, known map[sandbox.ID]bool) error {
-	found, err := n.pieces(ctx)
+// reap removes what this installation has without a record: what a crash between two steps has left.
+func (n *Node) reap(ctx context.Context) error {
+	repairs, err := n.ledger.Reconcile(ctx, false)
 	if err != nil {
-		return err
+		return fmt.Errorf("compare the host with the records: %w", err)
 	}
-	for id := range found {
-		if known[id] {
-			continue
-		}
-		n.deps.Logger.Warn("removing parts that no record names", "sandbox_id", id)
-		if err := n.removeParts(ctx, id, ""); err != nil {
-			n.deps.Logger.Error("cannot remove them", "sandbox_id", id, "error", err)
+	for _, r := range repairs {
+		log := n.deps.Logger.With("kind", r.Kind, "name", r.Name, "sandbox_id", r.SandboxID())
+		switch {
+		case r.Action == ledger.ActionRemove && r.Done:
+			log.Warn("removed what no record stands for")
+		case r.Live:
+			log.Error("something of this installation stands for nothing, and stays", "reason", r.Reason)
 		}
 	}
 	return nil
-}
-
-// pieces lists the sandboxes of this installation that own a box, a control group or a disk.
-func (n *Node) pieces(ctx context.Context) (map[sandbox.ID]bool, error) {
-	found := map[sandbox.ID]bool{}
-	for _, b := range n.deps.Backends {
-		ids, err := b.Network.List(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("list networks: %w", err)
-		}
-		add(found, ids)
-	}
-	ids, err := n.deps.Pool.ListSandboxes()
-	if err != nil {
-		return nil, fmt.Errorf("list disks: %w", err)
-	}
-	add(found, ids)
-	if n.deps.Groups == nil {
-		return found, nil
-	}
-	names, err := n.deps.Groups.List()
-	if err != nil {
-		return nil, fmt.Errorf("list control groups: %w", err)
-	}
-	for _, name := range names {
-		if rest, ok := strings.CutPrefix(name, "vm-"); ok {
-			if id, err := sandbox.ParseID(rest); err == nil {
-				found[id] = true
-			}
-		}
-	}
-	return found, nil
-}
-
-func add(set map[sandbox.ID]bool, ids []sandbox.ID) {
-	for _, id := range ids {
-		set[id] = true
-	}
 }
 
 func toProto(r *record, v vcpus) *nodev1.Machine {

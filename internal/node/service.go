@@ -30,7 +30,6 @@ func (n *Node) Handler() http.Handler {
 
 // service is NodeService over a Node.
 type service struct {
-	nodev1connect.UnimplementedNodeServiceHandler
 	n *Node
 }
 

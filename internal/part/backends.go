@@ -14,6 +14,7 @@ import (
 	"github.com/space-sandbox/space/internal/guestos"
 	"github.com/space-sandbox/space/internal/guestos/agentbin"
 	"github.com/space-sandbox/space/internal/node"
+	"github.com/space-sandbox/space/internal/node/ledger"
 	"github.com/space-sandbox/space/internal/sandbox"
 	netfake "github.com/space-sandbox/space/internal/sandboxnet/fake"
 	"github.com/space-sandbox/space/internal/sandboxnet/linuxnet"
@@ -90,7 +91,7 @@ func (b *backends) addQEMU(ctx context.Context, dir *datadir.Dir, bootID string,
 	if !probe.Available {
 		return &sandbox.Error{Code: sandbox.CodeDriverUnavailable, Message: "QEMU does not work on this host", Cause: probe.Reason, Remedy: "see space doctor"}
 	}
-	b.add(node.Backend{Driver: driver, Network: network, Guest: guest{assets}}, probe)
+	b.add(node.Backend{Driver: driver, Network: network, Guest: guest{assets}, Parts: qemuParts()}, probe)
 	return nil
 }
 
@@ -118,9 +119,11 @@ func removalBackends(ctx context.Context, dir *datadir.Dir, choice string, logge
 	if err != nil {
 		return nil, err
 	}
-	b.add(node.Backend{Driver: qemu.New(qemu.Config{Logger: logger}), Network: network}, vmm.Probe{})
+	b.add(node.Backend{Driver: qemu.New(qemu.Config{Logger: logger}), Network: network, Parts: qemuParts()}, vmm.Probe{})
 	return b, nil
 }
+
+func qemuParts() ledger.Parts { return ledger.Parts{Process: true, Sockets: []string{qemu.SocketName}} }
 
 // addFake needs SPACE_ALLOW_FAKE=1: it runs commands on the host itself, without isolation.
 func (b *backends) addFake(ctx context.Context, dir *datadir.Dir, logger *slog.Logger) error {
@@ -138,7 +141,8 @@ func (b *backends) addFake(ctx context.Context, dir *datadir.Dir, logger *slog.L
 	if err != nil {
 		return err
 	}
-	b.add(node.Backend{Driver: driver, Network: network}, driver.Probe(ctx))
+	b.add(node.Backend{Driver: driver, Network: network,
+		Parts: ledger.Parts{Process: true, Family: true, Sockets: []string{fake.AgentSocketName}}}, driver.Probe(ctx))
 	return nil
 }
 

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -38,6 +41,37 @@ func (h Host) CheckClaim(dir *datadir.Dir) error {
 	return &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "this host does not know the installation at this place",
 		Cause:  fmt.Sprintf("installation %s in %s is not in %s: was the directory moved or copied?", dir.Installation.ID, dir.Path, h.ConfigDir),
 		Remedy: "run: space setup --data-dir " + dir.Path}
+}
+
+// Leftovers lists the data directories of this host that are no installation (any more), but of which something is left
+// in the kernel: a setup was given up, or a directory was removed while it was in use. Claims without anything in the
+// kernel are freed by the next setup.
+func (h Host) Leftovers() ([]string, error) {
+	claims, err := h.readClaims()
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for _, c := range claims {
+		dir := datadir.Dir{Path: c.DataDir, Installation: datadir.Installation{ID: c.ID}}
+		if _, err := os.Lstat(dir.InstallationFile()); errors.Is(err, fs.ErrNotExist) && inKernel(dir) {
+			left = append(left, c.DataDir)
+		}
+	}
+	return left, nil
+}
+
+// inKernel reports whether anything of an installation is outside of its data directory, or mounted in it.
+func inKernel(dir datadir.Dir) bool {
+	if _, err := os.Lstat(dir.RunDir()); err == nil {
+		return true
+	}
+	boxes, err := filepath.Glob("/run/netns/space-" + dir.Installation.ID + "-*")
+	if err != nil || len(boxes) > 0 {
+		return true
+	}
+	var at, above unix.Stat_t
+	return unix.Stat(dir.PoolDir(), &at) == nil && unix.Stat(dir.Path, &above) == nil && at.Dev != above.Dev
 }
 
 func (h Host) readClaims() ([]idRange, error) {

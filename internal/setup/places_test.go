@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -207,6 +208,46 @@ func TestRemovedDataDir(t *testing.T) {
 	if is := mustSetup(t, copyOptions(dir), host).Dir.Installation; is != was {
 		t.Errorf("was %+v, is %+v", was, is)
 	}
+}
+
+// TestLeftovers: a directory that is gone counts while something of it is left in the kernel, one that is there does not.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	dir, host := newHost(t)
+	d := mustSetup(t, copyOptions(dir), host).Dir
+	left := func(want ...string) {
+		t.Helper()
+		got, err := host.Leftovers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("leftovers (-want +got):\n%s", diff)
+		}
+	}
+	run := (&datadir.Dir{Installation: d.Installation}).RunDir()
+	if err := os.MkdirAll(run, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(run) })
+	left()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	left(dir)
+	if err := os.Remove(run); err != nil {
+		t.Fatal(err)
+	}
+	left()
+	// A setup that was given up after it had mounted its pool.
+	if err := os.MkdirAll(d.PoolDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", d.PoolDir(), "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Unmount(d.PoolDir(), unix.MNT_DETACH) }()
+	left(dir)
 }
 
 func TestMovedDataDir(t *testing.T) {

@@ -27,6 +27,7 @@ import (
 	"github.com/space-sandbox/space/internal/gateway"
 	"github.com/space-sandbox/space/internal/httpapi"
 	"github.com/space-sandbox/space/internal/node"
+	"github.com/space-sandbox/space/internal/node/ledger"
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/rpc"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -133,7 +134,8 @@ func (i *Installation) StartNode() {
 	must(i.t, err)
 	driver, err := fake.New(fake.Config{AllowFake: true, Host: i.Host, TempDir: i.dir.Path, Logger: i.log.logger("node")})
 	must(i.t, err)
-	n, err := node.New(i.t.Context(), node.Deps{Dir: i.dir, Pool: p, Backends: []node.Backend{{Driver: driver, Network: network}},
+	n, err := node.New(i.t.Context(), node.Deps{Dir: i.dir, Pool: p, Backends: []node.Backend{{Driver: driver, Network: network,
+		Parts: ledger.Parts{Sockets: []string{fake.AgentSocketName}}}},
 		DefaultDriver: driver.Name(), Probes: map[string]vmm.Probe{driver.Name(): driver.Probe(i.t.Context())}, Logger: i.log.logger("node"), BootID: "test"})
 	must(i.t, err)
 	rpcs, err := rpc.Listen("unix", i.dir.NodeSocket(), -1)

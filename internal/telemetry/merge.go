@@ -36,8 +36,8 @@ func (m *Merged) Add(process string, families []*dto.MetricFamily) {
 	}
 }
 
-// AddText takes over what another process shows in the text form: only metrics of its own (space_<process>_…), of its
-// runtime and of the process itself, and only as much as is sensible, for that process may have been taken over.
+// AddText takes over what another process shows in the text form: only metrics of its own (space_<process>_…; node's
+// ledger), of its runtime and of the process itself, and only as much as is sensible, for that process may have been taken over.
 func (m *Merged) AddText(process string, r io.Reader) error {
 	limited := &io.LimitedReader{R: r, N: maxMetricsBytes + 1}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -64,7 +64,7 @@ func belongs(process, name string) bool {
 			return true
 		}
 	}
-	return false
+	return process == "node" && strings.HasPrefix(name, "space_ledger_")
 }
 
 func sensible(f *dto.MetricFamily) bool {

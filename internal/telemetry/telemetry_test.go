@@ -116,7 +116,11 @@ func TestMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Add("control", own)
-	theirs := text(t, registry(t, "space_node_things_total", 7)) +
+	ledger := "# TYPE space_ledger_objects gauge\nspace_ledger_objects{kind=\"tap\"} "
+	if err := m.AddText("gateway", strings.NewReader(ledger+"98\n")); err != nil {
+		t.Fatal(err)
+	}
+	theirs := text(t, registry(t, "space_node_things_total", 7)) + ledger + "3\n" +
 		"# TYPE space_sandboxes_made counter\nspace_sandboxes_made{kind=\"forged\"} 99\n" +
 		"# TYPE space_node_liar counter\nspace_node_liar{process=\"control\"} 99\n" +
 		"# TYPE space_node_long counter\nspace_node_long{kind=\"" + strings.Repeat("x", 1000) + "\"} 99\n"
@@ -132,13 +136,13 @@ func TestMerge(t *testing.T) {
 	if err := telemetry.Write(&out, m.Families()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`space_sandboxes_made{kind="a"} 1`, `space_node_things_total{kind="a",process="node"} 7`,
+	for _, want := range []string{`space_ledger_objects{kind="tap",process="node"} 3`, `space_sandboxes_made{kind="a"} 1`, `space_node_things_total{kind="a",process="node"} 7`,
 		`go_goroutines{process="control"}`, `go_goroutines{process="node"}`} {
 		if strings.Count(out.String(), want) != 1 {
 			t.Errorf("%s is not there once", want)
 		}
 	}
-	if strings.Contains(out.String(), "99") && strings.Contains(out.String(), "forged") || strings.Contains(out.String(), "liar") || strings.Contains(out.String(), "space_node_long") {
+	if strings.Contains(out.String(), "99") && strings.Contains(out.String(), "forged") || strings.Contains(out.String(), "liar") || strings.Contains(out.String(), "} 98") || strings.Contains(out.String(), "space_node_long") {
 		t.Errorf("forged metrics: %s", out.String())
 	}
 }

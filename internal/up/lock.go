@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"syscall"
 
@@ -15,12 +14,7 @@ import (
 )
 
 // Holder says who runs an installation; it is the content of the lock file.
-type Holder struct {
-	PID     int    `json:"pid"`
-	Listen  string `json:"listen,omitempty"`
-	Data    string `json:"data_listen,omitempty"`
-	Version string `json:"version,omitempty"`
-}
+type Holder = datadir.Holder
 
 // lock is held by flock on the lock file for the life of Run.
 type lock struct{ file *os.File }
@@ -48,7 +42,7 @@ func acquireLock(d *datadir.Dir) (*lock, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		h, _ := readHolder(f) // what it says is only for the message
+		h, _ := datadir.DecodeHolder(f) // what it says is only for the message
 		err = &sandbox.Error{Code: sandbox.CodeHostSetup, Message: "another space up runs on this data directory",
 			Cause:  fmt.Sprintf("pid %d serves %s on %s", h.PID, d.Path, h.Listen),
 			Remedy: "use it, or stop it with: space down --data-dir " + d.Path, Err: err}
@@ -78,15 +72,6 @@ func (l *lock) describe(listen, data string) error {
 
 func (l *lock) release() { l.file.Close() }
 
-func readHolder(f *os.File) (Holder, error) {
-	var h Holder
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, 4096))
-	if err != nil {
-		return h, err
-	}
-	return h, json.Unmarshal(data, &h)
-}
-
 // Running returns who runs the installation, and false when nobody does.
 func Running(d *datadir.Dir) (Holder, bool, error) {
 	f, err := openLock(d)
@@ -101,7 +86,7 @@ func Running(d *datadir.Dir) (Holder, bool, error) {
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
 		return Holder{}, false, fmt.Errorf("lock: %w", err)
 	}
-	h, err := readHolder(f)
+	h, err := datadir.DecodeHolder(f)
 	if err != nil {
 		return h, true, fmt.Errorf("lock file %s: %w", d.LockFile(), err)
 	}

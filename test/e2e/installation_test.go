@@ -85,6 +85,9 @@ func (i *installation) remove() {
 		i.t.Logf("log of space up:\n%s", i.log.text())
 	}
 	if _, err := os.Stat(filepath.Join(i.dir, "installation.json")); err != nil {
+		if out, err := i.space(ctx, "down", "--all"); err != nil { // a setup that failed may have mounted its pool
+			i.t.Logf("down --all: %v\n%s", err, out)
+		}
 		return
 	}
 	if out, err := i.space(ctx, "down", "--all"); err != nil {

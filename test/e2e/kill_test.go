@@ -63,6 +63,7 @@ func TestKillParts(t *testing.T) {
 	if _, running := i.findVMM(box.ID); running {
 		t.Error("the VMM still runs")
 	}
+	i.noMachines()
 }
 
 // counter reads numbered lines of a command's output, each once, over any number of broken connections.
@@ -166,6 +167,7 @@ func TestCutOffCreate(t *testing.T) {
 		}
 		i.delete(box)
 	}
+	i.noMachines()
 }
 
 // TestDeleteIsFinishedAfterACrash kills control right after it accepted a delete.
@@ -185,6 +187,7 @@ func TestDeleteIsFinishedAfterACrash(t *testing.T) {
 	if pid, runs := i.findVMM(box.ID); runs {
 		t.Errorf("VMM %d is left", pid)
 	}
+	i.noMachines()
 }
 
 // TestVMMEndsByItself kills the VMM: the sandbox says why it failed and its commands are lost; delete works.

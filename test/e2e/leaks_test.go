@@ -49,6 +49,7 @@ func TestCreateDeleteLeavesNothing(t *testing.T) {
 	if d := cmp.Diff(before, i.possessions()); d != "" {
 		t.Errorf("after %d sandboxes (-before +after):\n%s", total, d)
 	}
+	i.noMachines()
 	list, err := i.client.ListSandboxes(t.Context(), client.SandboxQuery{})
 	if err != nil || len(list.Items) != 0 {
 		t.Errorf("live sandboxes in the record: %+v, %v", list, err)

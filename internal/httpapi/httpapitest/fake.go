@@ -51,6 +51,7 @@ type Fake struct {
 	files      map[sandbox.ID]*os.Root
 	imported   []sandbox.Template
 	notReady   error
+	reconciled bool // the stray object is gone
 	dataURL    string
 	dropped    chan struct{} // closed and replaced by DropAttachments
 	programs   map[string]Program

@@ -17,8 +17,8 @@ import (
 // stderrBytes bounds what QEMU may write to its standard error over its life.
 const stderrBytes = 16 << 10
 
-// socketName is the control socket's name in RunDir.
-const socketName = "qmp.sock"
+// SocketName is the control socket's name in a machine's RunDir.
+const SocketName = "qmp.sock"
 
 // maxSocketPath is what fits into a socket address.
 const maxSocketPath = 107
@@ -35,7 +35,7 @@ type launch struct {
 
 // prepare opens everything. On error nothing is left, on success close must be called.
 func prepare(spec vmm.Spec) (_ *launch, err error) {
-	l := &launch{socket: filepath.Join(spec.RunDir, socketName), fsize: 1 << 20}
+	l := &launch{socket: filepath.Join(spec.RunDir, SocketName), fsize: 1 << 20}
 	defer func() {
 		if err != nil {
 			l.close()

@@ -84,7 +84,7 @@ func TestPrepareSharesOnlyWhatIsTheMachines(t *testing.T) {
 func TestPrepareLeavesNothingOnError(t *testing.T) {
 	t.Parallel()
 	spec := files(t)
-	other := filepath.Join(spec.RunDir, socketName)
+	other := filepath.Join(spec.RunDir, SocketName)
 	if err := os.WriteFile(other, []byte("another's"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ type peer struct {
 func newPeer(t *testing.T) (*peer, *Machine) {
 	t.Helper()
 	p := &peer{t: t, status: statusRunning, events: make(chan string, 8), asked: make(chan string, 1024)}
-	socket := filepath.Join(t.TempDir(), socketName)
+	socket := filepath.Join(t.TempDir(), SocketName)
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ func TestPeerMustBeTheMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(t.TempDir(), socketName)
+	socket := filepath.Join(t.TempDir(), SocketName)
 	m := newMachine(proc, private{Socket: socket}, slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {
 		if err := m.Kill(context.WithoutCancel(t.Context())); err != nil {
