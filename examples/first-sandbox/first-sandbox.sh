@@ -87,7 +87,7 @@ until [ -n "$(recall complete)" ]; do
   touch "$dir/stdout"
   if curl -sSN --fail -H "Authorization: Bearer $token" \
     "$data/v1/commands/$command/output?stream=stdout&follow=true&offset=$(stat -c %s "$dir/stdout")" |
-    tee -a "$dir/stdout"; then
+    tee -ai "$dir/stdout"; then # -i: Ctrl-C ends curl, and tee when it has written what curl sent
     remember complete yes
   fi
 done
