@@ -5,29 +5,23 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/space-sandbox/space/internal/control"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
 )
 
-// TestCrashDuringCreate ends control while each call is under way: the next one finds the create cut off, removes what
-// it had made, and says so.
+// TestCrashDuringCreate ends control while each call is under way: the next one goes on with the create, and there is one
+// machine.
 func TestCrashDuringCreate(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"EnsureMachine", "AwaitReady", "Publish"} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			g := newGate()
-			w.node.setHook(g.at(call))
-			w.gw.setHook(g.at(call))
-			acc := w.accept(sandbox.Spec{Name: "x"})
-			<-g.reached
-			w.crash()
-			close(g.open)
-			w.startControl()
+			acc := w.crashesDuringCreate(call, 1)
 			op := w.ended(acc.Operation.ID)
-			if op.State != operation.Failed || op.Error.Code != sandbox.CodeInterrupted || op.Attempt != 2 {
+			if op.State != operation.Succeeded || op.Attempt != 2 {
 				t.Errorf("operation: %+v", op)
 			}
 			for _, s := range op.Steps {
@@ -35,14 +29,52 @@ func TestCrashDuringCreate(t *testing.T) {
 					t.Errorf("step %s is still running", s.Name)
 				}
 			}
-			if box := w.box(acc.Sandbox.ID); box.State != sandbox.StateFailed || box.Reason != sandbox.ReasonInterrupted {
-				t.Errorf("sandbox: %s %s", box.State, box.Reason)
+			if got := w.node.ids(); len(got) != 1 || w.box(acc.Sandbox.ID).State != sandbox.StateRunning {
+				t.Errorf("machines %v, sandbox %+v", got, w.box(acc.Sandbox.ID))
 			}
-			w.eventually("control is ready", func() bool { return w.c.Ready(t.Context()) == nil })
-			w.nothingLeft()
 			w.deleted(acc.Sandbox.ID)
+			w.nothingLeft()
 		})
 	}
+}
+
+// TestCrashingCreate: a create during which control ends again and again is given up, and leaves nothing.
+func TestCrashingCreate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	acc := w.crashesDuringCreate("AwaitReady", 5)
+	if op := w.ended(acc.Operation.ID); op.State != operation.Failed || op.Error.Code != sandbox.CodeInterrupted || op.Attempt != 6 {
+		t.Errorf("operation: %+v", op)
+	}
+	if box := w.box(acc.Sandbox.ID); box.State != sandbox.StateFailed || box.Reason != sandbox.ReasonInterrupted {
+		t.Errorf("sandbox: %s %s", box.State, box.Reason)
+	}
+	w.eventually("control is ready", func() bool { return w.c.Ready(t.Context()) == nil })
+	w.nothingLeft()
+	w.deleted(acc.Sandbox.ID)
+}
+
+// crashesDuringCreate accepts a create and ends control so many times while a call of it is under way.
+func (w *world) crashesDuringCreate(call string, times int) control.Accepted {
+	w.t.Helper()
+	var acc control.Accepted
+	for n := range times {
+		g := newGate()
+		w.node.setHook(g.at(call))
+		w.gw.setHook(g.at(call))
+		if n == 0 {
+			acc = w.accept(sandbox.Spec{Name: "x"})
+		} else {
+			w.startControl()
+		}
+		<-g.reached
+		w.crash()
+		close(g.open)
+	}
+	w.node.setHook(nil)
+	w.gw.setHook(nil)
+	w.startControl()
+	return acc
 }
 
 // TestCrashBeforeCreateBegan: a create that was accepted and not begun is simply run.

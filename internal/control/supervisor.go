@@ -29,14 +29,17 @@ func (c *Control) runNext(id sandbox.ID, kind string, own sandbox.OperationID) {
 	}
 	for _, op := range open {
 		if c.engine.Waiting(op.ID) {
-			c.run(c.task(op))
+			c.run(c.task(c.engine.Newer(op)))
 			return
 		}
 	}
 }
 
-// task is what is to be done for an operation, also of one that an earlier process left unfinished: a create that was
-// cut off is cleaned up and fails, everything else goes on from what the record says.
+// maxCreateAttempts is how many processes may work on one create: one that ends control each time must not do so for ever.
+const maxCreateAttempts = 5
+
+// task is what is to be done for an operation, also for one that an earlier process left unfinished: it goes on from what
+// the record says, since each of its steps may be done again.
 func (c *Control) task(op operation.Operation) operation.Task {
 	id := sandbox.ID(op.Resource.ID)
 	switch {
@@ -44,10 +47,10 @@ func (c *Control) task(op operation.Operation) operation.Task {
 		return operation.Task{ID: op.ID, Body: func(context.Context, *operation.Run) operation.Outcome {
 			return operation.Outcome{Err: interrupted()}
 		}}
-	case op.Kind == kindCreate && op.State == operation.Queued:
-		return c.createTask(op.ID, id)
-	case op.Kind == kindCreate:
+	case op.Kind == kindCreate && op.Attempt > maxCreateAttempts:
 		return c.interruptedTask(op.ID, id)
+	case op.Kind == kindCreate:
+		return c.createTask(op.ID, id)
 	case op.Kind == string(sandbox.VerbDelete):
 		return c.deleteTask(op.ID, id)
 	}
@@ -97,7 +100,7 @@ func (c *Control) adopt(op operation.Operation) {
 	c.boxes.do(string(id), func() { c.runNext(id, op.Kind, "") })
 }
 
-// interruptedTask ends a create that was cut off: what it had made is removed.
+// interruptedTask ends a create that was cut off too often: what it had made is removed.
 func (c *Control) interruptedTask(op sandbox.OperationID, id sandbox.ID) operation.Task {
 	return operation.Task{ID: op, Body: func(_ context.Context, r *operation.Run) operation.Outcome {
 		box, err := c.Store.Sandbox(r.Outer(), id)
@@ -109,6 +112,6 @@ func (c *Control) interruptedTask(op sandbox.OperationID, id sandbox.ID) operati
 }
 
 func interrupted() *sandbox.Error {
-	return &sandbox.Error{Code: sandbox.CodeInterrupted, Message: "the operation was cut off by a restart",
+	return &sandbox.Error{Code: sandbox.CodeInterrupted, Message: "the operation was cut off by restarts",
 		Cause: "space control ended while it ran; what it had made was removed", Remedy: "try again"}
 }
