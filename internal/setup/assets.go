@@ -100,20 +100,20 @@ func BuildAssets(ctx context.Context, dir string, templates []string, host Host,
 	return writeFile(root, bundleFile, append(data, '\n'), 0o644, owner{})
 }
 
-func prepareBundle(dir string) (*os.Root, *os.File, error) {
+func prepareBundle(dir string) (*os.Root, dirLock, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { // no secret in it: what is below is 0700
-		return nil, nil, bundle{dir}.error(err.Error(), "choose another directory")
+		return nil, dirLock{}, bundle{dir}.error(err.Error(), "choose another directory")
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, nil, bundle{dir}.error(err.Error(), "choose another directory")
+		return nil, dirLock{}, bundle{dir}.error(err.Error(), "choose another directory")
 	}
 	lock, err := takeLock(root, dir)
 	if err != nil {
-		return nil, nil, errors.Join(err, root.Close())
+		return nil, dirLock{}, errors.Join(err, root.Close())
 	}
-	fail := func(err error) (*os.Root, *os.File, error) {
-		return nil, nil, errors.Join(err, lock.Close(), root.Close())
+	fail := func(err error) (*os.Root, dirLock, error) {
+		return nil, dirLock{}, errors.Join(err, lock.Close(), root.Close())
 	}
 	for _, name := range []string{"guest", "pool", "work"} {
 		if err := root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
