@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -162,7 +163,7 @@ func (c *Control) resultEntry(cmd sandbox.Command) apiv1.TranscriptEntry {
 }
 
 // Transcript returns what is kept of a recorded session, as lines of JSON. Close it.
-func (c *Control) Transcript(_ context.Context, id sandbox.CommandID) (io.ReadCloser, error) {
+func (c *Control) Transcript(ctx context.Context, id sandbox.CommandID) (io.ReadCloser, error) {
 	missing := &sandbox.Error{Code: sandbox.CodeNotFound, Message: "there is no transcript of this command session",
 		Cause: string(id), Remedy: `create the session with "record": true`}
 	if c.Transcripts == nil {
@@ -170,6 +171,9 @@ func (c *Control) Transcript(_ context.Context, id sandbox.CommandID) (io.ReadCl
 	}
 	r, err := c.Transcripts.Read(id)
 	if errors.Is(err, fs.ErrNotExist) {
+		if cmd, err := c.Store.Command(ctx, id); err == nil && cmd.Spec.Record { // nothing has been written yet
+			return io.NopCloser(strings.NewReader("")), nil
+		}
 		return nil, missing
 	}
 	if err != nil {
