@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/space-sandbox/space/internal/failpoint"
 )
 
 // Start starts a process. It returns when the program has been loaded; on error nothing is left of it.
@@ -30,6 +32,7 @@ func Start(spec Spec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.ProcessStarted)
 	// It is our child and not reaped, so its pid cannot be another's yet.
 	p, err := watchChild(pid, boot, spec)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
@@ -79,6 +80,7 @@ func (c *Control) ensureMachine(ctx context.Context, r *operation.Run, box sandb
 	if err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.MachineEnsured)
 	for _, s := range res.Stages {
 		began = recordStage(r, "machine/"+s.Name, began, s.Ms)
 	}
@@ -97,6 +99,7 @@ func (c *Control) awaitReady(ctx context.Context, r *operation.Run, box sandbox.
 	if err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.GuestReady)
 	for _, s := range res.Stages[:min(len(res.Stages), maxStages)] {
 		began = recordStage(r, "ready/"+cut(s.Name, maxStageName), began, min(max(s.Ms, 0), maxStageMS))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
@@ -53,6 +54,7 @@ func (c *Control) deleteTask(op sandbox.OperationID, id sandbox.ID) operation.Ta
 		ctx := r.Outer() // nothing but the end of control stops a delete
 		err := r.Step(ctx, "unpublish", func(ctx context.Context) error {
 			c.unpublish(ctx, id, string(sandbox.StateDeleted))
+			failpoint.Hit(failpoint.RouteRemoved)
 			return nil
 		})
 		if err == nil {
@@ -90,10 +92,15 @@ func (c *Control) commitDeleted(id sandbox.ID) operation.Commit {
 
 // removeMachine makes node remove everything of a sandbox. It fails only when ctx ends.
 func (c *Control) removeMachine(ctx context.Context, id sandbox.ID) error {
-	return c.insist(ctx, c.node, "DeleteMachine", anyError, func(ctx context.Context) error {
+	err := c.insist(ctx, c.node, "DeleteMachine", anyError, func(ctx context.Context) error {
 		_, err := call(ctx, c.Limits.DeleteTimeout, c.Deps.Node.DeleteMachine, &nodev1.DeleteMachineRequest{SandboxId: string(id)})
 		return err
 	})
+	if err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.MachineRemoved)
+	return nil
 }
 
 // wake tells those who wait for commands that something has changed.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
 	"github.com/space-sandbox/space/internal/telemetry"
@@ -181,6 +182,7 @@ func (s *sweep) undecided(ctx context.Context, id sandbox.ID) bool {
 
 // expireLease does what a lease says for its end, by the calls that clients make.
 func (c *Control) expireLease(ctx context.Context, box sandbox.Sandbox) error {
+	failpoint.Hit(failpoint.LeaseEnds)
 	ctx = telemetry.WithTrace(ctx, telemetry.NewTrace())
 	c.Logger.InfoContext(ctx, "a lease ended", "sandbox_id", box.ID, "on_expiry", box.Lease.OnExpiry, "state", box.State)
 	call := Call{onAccept: func(ctx context.Context, tx store.Tx, result string) error {

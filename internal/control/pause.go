@@ -5,6 +5,7 @@ import (
 	"time"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -17,6 +18,7 @@ func (c *Control) pause(ctx context.Context, r *operation.Run, id sandbox.ID) (l
 			return storeError(err)
 		}
 		c.reroute(ctx, box, heldPaused)
+		failpoint.Hit(failpoint.RouteHeld)
 		return nil
 	})
 	if err != nil {
@@ -30,6 +32,7 @@ func (c *Control) pause(ctx context.Context, r *operation.Run, id sandbox.ID) (l
 	if err != nil {
 		return landing{}, err
 	}
+	failpoint.Hit(failpoint.MachinePaused)
 	if machine.GetState() != nodev1.MachineState_MACHINE_STATE_PAUSED {
 		return landing{}, notAs(machine, "paused")
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/operation"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
@@ -23,6 +24,7 @@ func (c *Control) resume(ctx context.Context, r *operation.Run, id sandbox.ID) (
 	if err != nil {
 		return landing{}, err
 	}
+	failpoint.Hit(failpoint.MachineResumed)
 	switch {
 	case machine.GetState() == nodev1.MachineState_MACHINE_STATE_PAUSED && machine.GetReason() == sandbox.ReasonPoolFull:
 		return landing{}, &sandbox.Error{Code: sandbox.CodePoolFull, Message: "the sandbox cannot go on now",

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -91,7 +92,11 @@ func heldOf(box sandbox.Sandbox) string {
 
 // publish makes a sandbox whose guest is ready reachable.
 func (c *Control) publish(ctx context.Context, box sandbox.Sandbox) error {
-	return c.pushRoute(ctx, box.ID, c.routes.set(box, ""), c.Limits.CallTimeout)
+	if err := c.pushRoute(ctx, box.ID, c.routes.set(box, ""), c.Limits.CallTimeout); err != nil {
+		return err
+	}
+	failpoint.Hit(failpoint.RoutePublished)
+	return nil
 }
 
 // reroute sets a sandbox's route at a gateway that is there; another one gets it when it is configured. With held the

@@ -15,6 +15,7 @@ import (
 
 	agentv1 "github.com/space-sandbox/space/api/proto/agent/v1"
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/guest"
 	"github.com/space-sandbox/space/internal/ingress"
 	"github.com/space-sandbox/space/internal/sandbox"
@@ -40,6 +41,7 @@ func (s *service) Configure(_ context.Context, req *connect.Request[gatewayv1.Co
 	if err := s.g.configure(req.Msg.GetVerifyKey(), routes); err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.RoutesReplaced)
 	s.g.deps.Logger.Debug("configured", "routes", len(routes))
 	return connect.NewResponse(&gatewayv1.ConfigureResponse{}), nil
 }
@@ -53,6 +55,7 @@ func (s *service) Publish(_ context.Context, req *connect.Request[gatewayv1.Publ
 	if err := s.g.publish(w); err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.RoutePut)
 	return connect.NewResponse(&gatewayv1.PublishResponse{}), nil
 }
 
@@ -63,6 +66,7 @@ func (s *service) Unpublish(_ context.Context, req *connect.Request[gatewayv1.Un
 		return nil, err
 	}
 	s.g.unpublish(id, req.Msg.GetReason())
+	failpoint.Hit(failpoint.RouteTaken)
 	return connect.NewResponse(&gatewayv1.UnpublishResponse{}), nil
 }
 
@@ -94,6 +98,7 @@ func (s *service) AwaitReady(ctx context.Context, req *connect.Request[gatewayv1
 		}
 		return nil, presentable(err)
 	}
+	failpoint.Hit(failpoint.GuestGreeted)
 	s.g.deps.Logger.InfoContext(ctx, "a guest is ready", "sandbox_id", w.id)
 	return connect.NewResponse(&gatewayv1.AwaitReadyResponse{AgentVersion: hello.GetVersion(), Stages: hello.GetStages()}), nil
 }

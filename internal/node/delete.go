@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/space-sandbox/space/internal/confine"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -50,6 +51,7 @@ func (n *Node) dismantle(ctx context.Context, e *entry) error {
 	e.setAgent(nil)
 	rec.Phase = phaseDeleting
 	saveErr := n.records.save(rec) // on a full disk the removal goes on: it is what makes room
+	failpoint.Hit(failpoint.RecordDeleting)
 	var errs []error
 	if e.machine != nil {
 		if err := e.machine.Kill(ctx); err != nil {
@@ -62,6 +64,7 @@ func (n *Node) dismantle(ctx context.Context, e *entry) error {
 		errs = append(errs, e.box.Close())
 		e.box = nil
 	}
+	failpoint.Hit(failpoint.MachineKilled)
 	errs = append(errs, n.removeParts(ctx, rec.ID, rec.Driver))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove the machine of %s: %w", rec.ID, errors.Join(err, saveErr))
@@ -69,6 +72,7 @@ func (n *Node) dismantle(ctx context.Context, e *entry) error {
 	if err := n.records.remove(rec.ID); err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.RecordRemoved)
 	n.uids.free(rec.UID)
 	e.rec = nil
 	n.hub.set(rec.ID, nil)
@@ -84,10 +88,14 @@ func (n *Node) removeCompute(ctx context.Context, id sandbox.ID, driver string) 
 			errs = append(errs, b.Network.Delete(ctx, id))
 		}
 	}
+	failpoint.Hit(failpoint.NetworkRemoved)
 	if n.deps.Groups != nil {
 		errs = append(errs, removeGroup(ctx, n.deps.Groups, groupName(id)))
 	}
-	return errors.Join(append(errs, os.RemoveAll(n.deps.Dir.MachineRunDir(id)))...)
+	failpoint.Hit(failpoint.GroupRemoved)
+	errs = append(errs, os.RemoveAll(n.deps.Dir.MachineRunDir(id)))
+	failpoint.Hit(failpoint.DirectoryRemoved)
+	return errors.Join(errs...)
 }
 
 // removeGroup ends what is left in a control group and removes it; one that does not exist is fine.
@@ -104,7 +112,9 @@ func removeGroup(ctx context.Context, groups *confine.Groups, name string) error
 
 // removeParts removes what carries the sandbox's id, whether or not it exists.
 func (n *Node) removeParts(ctx context.Context, id sandbox.ID, driver string) error {
-	return errors.Join(n.removeCompute(ctx, id, driver), n.deps.Pool.RemoveSandbox(id))
+	err := errors.Join(n.removeCompute(ctx, id, driver), n.deps.Pool.RemoveSandbox(id))
+	failpoint.Hit(failpoint.DiskRemoved)
+	return err
 }
 
 // RemoveAll deletes every machine of the installation, and what no record names. It goes on after a failure.

@@ -11,6 +11,7 @@ import (
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
 	"github.com/space-sandbox/space/internal/confine"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/guestnet"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/sandboxnet"
@@ -142,6 +143,7 @@ func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec mach
 	if err := n.records.save(rec); err != nil {
 		return nil, err
 	}
+	failpoint.Hit(failpoint.RecordMaking)
 	parts, stages, err := n.makeParts(ctx, rec, spec)
 	if err != nil {
 		return nil, err
@@ -153,6 +155,7 @@ func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec mach
 	if err != nil {
 		return nil, fmt.Errorf("boot: %w", err)
 	}
+	failpoint.Hit(failpoint.MachineStarted)
 	e.machine = m
 	stages = append(stages, stage{"boot", time.Since(start)})
 	start = time.Now()
@@ -162,6 +165,7 @@ func (n *Node) makeMachine(ctx context.Context, e *entry, rec *record, spec mach
 		rec.Previous = previous // or its disk would be removed
 		return nil, err
 	}
+	failpoint.Hit(failpoint.RecordRunning)
 	stages = append(stages, stage{"record", time.Since(start)})
 	e.rec, e.vcpus = rec, vcpus{known: true}
 	n.watch(e, rec, m)
@@ -203,6 +207,9 @@ func (n *Node) makeParts(ctx context.Context, rec *record, spec machineSpec) (*p
 		} else {
 			p.disk, err = n.deps.Pool.CreateDisk(gctx, rec.ID, rec.TemplateDigest, rec.DiskMiB)
 		}
+		if err == nil {
+			failpoint.Hit(failpoint.DiskMade)
+		}
 		return err
 	})
 	g.Go(func() (err error) {
@@ -210,6 +217,7 @@ func (n *Node) makeParts(ctx context.Context, rec *record, spec machineSpec) (*p
 		if p.box, err = spec.backend.Network.Create(gctx, rec.ID); err != nil {
 			return fmt.Errorf("network: %w", err)
 		}
+		failpoint.Hit(failpoint.NetworkMade)
 		return nil
 	})
 	err := g.Wait()
@@ -230,11 +238,13 @@ func (n *Node) makeRest(ctx context.Context, p *parts, rec *record, spec machine
 	if err := os.MkdirAll(n.deps.Dir.MachineRunDir(rec.ID), 0o700); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
+	failpoint.Hit(failpoint.DirectoryMade)
 	if n.deps.Groups != nil {
 		if p.group, err = n.deps.Groups.Create(groupName(rec.ID), vmm.Limits(rec.VCPUs, rec.MemoryMiB)); err != nil {
 			return fmt.Errorf("control group: %w", err)
 		}
 	}
+	failpoint.Hit(failpoint.GroupMade)
 	if spec.backend.Guest == nil {
 		return nil
 	}
@@ -247,6 +257,7 @@ func (n *Node) makeRest(ctx context.Context, p *parts, rec *record, spec machine
 	if p.tap, err = p.box.Tap(ctx); err != nil {
 		return fmt.Errorf("tap: %w", err)
 	}
+	failpoint.Hit(failpoint.TapMade)
 	return nil
 }
 

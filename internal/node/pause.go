@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
 )
@@ -65,6 +66,7 @@ func (n *Node) change(ctx context.Context, rawID string, generation int64, pause
 		rec.Paused, rec.Held = paused, held
 		return nil, fmt.Errorf("write down what is wanted of %s: %w", id, err)
 	}
+	failpoint.Hit(failpoint.WishWritten)
 	if rec.Held != "" {
 		n.hub.set(id, toProto(rec, e.vcpus))
 		n.settle(id, e)
@@ -139,6 +141,7 @@ func (n *Node) obey(ctx context.Context, e *entry) error {
 		}
 		return err
 	}
+	failpoint.Hit(failpoint.MachineObeyed)
 	e.vcpus = vcpus{still: still, known: true}
 	n.hub.set(e.rec.ID, toProto(e.rec, e.vcpus))
 	return nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
 )
@@ -89,6 +90,7 @@ func (s *recordStore) save(r *record) error {
 	if err := errors.Join(werr, f.Sync(), f.Close()); err != nil {
 		return errors.Join(fmt.Errorf("write record: %w", err), s.root.Remove(tmp))
 	}
+	failpoint.Hit(failpoint.RecordStaged)
 	if err := s.root.Rename(tmp, recordName(r.ID)); err != nil {
 		return fmt.Errorf("replace record: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/node/ledger"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/vmm"
@@ -59,6 +60,7 @@ func (n *Node) recoverOne(ctx context.Context, e *entry) error {
 		n.hub.set(rec.ID, toProto(rec, e.vcpus))
 		return nil
 	}
+	failpoint.Hit(failpoint.HalfMadeFound)
 	log.Info("cleaning up a machine that a crash left half done", "phase", rec.Phase)
 	n.takeOver(ctx, e)
 	clean := n.dismantle
@@ -102,6 +104,7 @@ func (n *Node) adopt(ctx context.Context, e *entry) error {
 	}
 	m, err := b.Driver.Adopt(ctx, *rec.Machine)
 	if errors.Is(err, vmm.ErrGone) {
+		failpoint.Hit(failpoint.ExitFound)
 		log.Warn("machine ended while node was away")
 		return n.recordExit(ctx, e, vmm.Exit{Reason: sandbox.ReasonVMMExit, Detail: "it ended while node was not running"})
 	}
@@ -112,6 +115,7 @@ func (n *Node) adopt(ctx context.Context, e *entry) error {
 	if e.box, err = b.Network.Open(ctx, rec.ID); err != nil {
 		return fmt.Errorf("network of %s: %w", rec.ID, err)
 	}
+	failpoint.Hit(failpoint.MachineAdopted)
 	log.Info("adopted a running machine", "pid", rec.Machine.Process.PID)
 	n.agree(ctx, e)
 	n.watch(e, rec, m)
@@ -188,6 +192,7 @@ func (n *Node) recordExit(ctx context.Context, e *entry, exit vmm.Exit) error {
 	rec.Phase, rec.Reason, rec.Detail = phaseExited, exit.Reason, clip(exit.Detail)
 	rec.Paused, rec.Held, e.vcpus, e.stalled = false, "", vcpus{}, time.Time{}
 	err := n.records.save(rec)
+	failpoint.Hit(failpoint.RecordExited)
 	n.hub.set(rec.ID, toProto(rec, e.vcpus))
 	var errs []error
 	if e.machine != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -101,6 +102,7 @@ func (e *Engine) Submit(ctx context.Context, kind string, resource Resource, inp
 		e.remove(op.ID)
 		return Operation{}, err
 	}
+	failpoint.Hit(failpoint.OperationAccepted)
 	if op.State.Ended() {
 		e.end(en, op)
 	}

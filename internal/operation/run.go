@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -110,6 +111,7 @@ func (e *Engine) finish(ctx context.Context, en *entry, out Outcome) (Operation,
 	en.mu.Lock()
 	en.interrupt = nil
 	en.mu.Unlock()
+	failpoint.Hit(failpoint.OperationEnds)
 	var op Operation
 	err := e.persist(ctx, func() error {
 		op = ended(en.snapshot(), out, e.cfg.Now().UTC())
@@ -119,6 +121,7 @@ func (e *Engine) finish(ctx context.Context, en *entry, out Outcome) (Operation,
 	if err != nil {
 		return Operation{}, ErrStopping
 	}
+	failpoint.Hit(failpoint.OperationEnded)
 	e.end(en, op)
 	return op, nil
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
 )
 
@@ -172,6 +173,7 @@ func (r *Run) begin(ctx context.Context, name string) error {
 		r.saveLater()
 		return nil
 	}
+	failpoint.Hit(failpoint.OperationBegins)
 	var op Operation
 	err := r.engine.persist(ctx, func() error {
 		op = r.entry.snapshot()
@@ -185,6 +187,7 @@ func (r *Run) begin(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.OperationClaimed)
 	r.begun = true
 	if op.State.Ended() {
 		r.ended = true

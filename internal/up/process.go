@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/part"
 )
 
@@ -103,10 +104,11 @@ func (p *process) run(ctx context.Context) error {
 	}
 }
 
-// environment is what parts get of ours: no secrets of whoever started up.
+// environment is what parts get of ours: no secrets of whoever started up. In a build without failpoints Variable is "",
+// which no variable is named.
 func environment() []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}
-	for _, name := range []string{"SPACE_ALLOW_FAKE", "SPACE_LOG", "GOCOVERDIR"} {
+	for _, name := range []string{"SPACE_ALLOW_FAKE", "SPACE_LOG", "GOCOVERDIR", failpoint.Variable} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
 		}
