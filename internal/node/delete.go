@@ -12,6 +12,7 @@ import (
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/failpoint"
 	"github.com/space-sandbox/space/internal/sandbox"
+	"github.com/space-sandbox/space/internal/vmm"
 )
 
 // remove deletes everything of a sandbox; see DeleteMachine in the protocol. It may be called again after an error.
@@ -93,6 +94,11 @@ func (n *Node) removeCompute(ctx context.Context, id sandbox.ID, driver string) 
 		errs = append(errs, removeGroup(ctx, n.deps.Groups, groupName(id)))
 	}
 	failpoint.Hit(failpoint.GroupRemoved)
+	for _, b := range n.deps.Backends {
+		if s, ok := b.Driver.(vmm.Sweeper); ok && (driver == "" || b.Driver.Name() == driver) {
+			errs = append(errs, s.Sweep(ctx, id))
+		}
+	}
 	errs = append(errs, os.RemoveAll(n.deps.Dir.MachineRunDir(id)))
 	failpoint.Hit(failpoint.DirectoryRemoved)
 	return errors.Join(errs...)

@@ -63,6 +63,13 @@ type Driver interface {
 	Adopt(ctx context.Context, state State) (Machine, error)
 }
 
+// Sweeper is a Driver that makes files which no State may tell of: a process that starts a machine can end before it has
+// written one down.
+type Sweeper interface {
+	// Sweep removes what a machine that has ended may have left. It may be called again.
+	Sweep(ctx context.Context, id sandbox.ID) error
+}
+
 // Probe says what a driver can do on this host.
 type Probe struct {
 	Available bool

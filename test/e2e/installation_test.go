@@ -31,6 +31,8 @@ type installation struct {
 	t      *testing.T
 	bin    string
 	dir    string
+	driver string   // for up and down
+	env    []string // beside the test's own
 	up     *exec.Cmd
 	ended  chan error
 	log    *logBuffer
@@ -51,6 +53,12 @@ func environment(t *testing.T, name string) string {
 // install sets up a new installation. It is removed with the test, machines included.
 func install(t *testing.T) *installation {
 	t.Helper()
+	return installWith(t, installation{bin: environment(t, "SPACE_TEST_BIN"), driver: "auto"})
+}
+
+// installWith is install with the binaries, driver and environment of with.
+func installWith(t *testing.T, with installation) *installation {
+	t.Helper()
 	parent, err := os.MkdirTemp("", "space-e2e-") // t.TempDir is closed to other users, and its path is long
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +67,8 @@ func install(t *testing.T) *installation {
 	if err := os.Chmod(parent, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	i := &installation{t: t, bin: environment(t, "SPACE_TEST_BIN"), dir: filepath.Join(parent, "d")}
+	i := &with
+	i.t, i.dir = t, filepath.Join(parent, "d")
 	t.Cleanup(i.remove)
 	out, err := i.space(t.Context(), "setup", "--no-install", "--templates", "mini", "--pool-sparse", "--pool-size", "8192",
 		"--assets", environment(t, "SPACE_TEST_ASSETS"))
@@ -72,7 +81,7 @@ func install(t *testing.T) *installation {
 // space runs one command of the CLI on the installation and returns what it printed, both streams.
 func (i *installation) space(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(i.bin, "space"), append([]string{"--data-dir", i.dir}, args...)...)
-	cmd.Env = append(os.Environ(), "SPACE_URL="+i.url)
+	cmd.Env = append(append(os.Environ(), "SPACE_URL="+i.url), i.env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -90,7 +99,7 @@ func (i *installation) remove() {
 		}
 		return
 	}
-	if out, err := i.space(ctx, "down", "--all"); err != nil {
+	if out, err := i.space(ctx, "down", "--all", "--driver", i.driver); err != nil {
 		i.t.Errorf("down --all: %v\n%s", err, out)
 	}
 	if i.up != nil {
@@ -102,8 +111,9 @@ func (i *installation) remove() {
 func (i *installation) start(flags ...string) {
 	i.t.Helper()
 	i.log = &logBuffer{}
-	args := []string{"up", "--data-dir", i.dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0"}
+	args := []string{"up", "--data-dir", i.dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--driver", i.driver}
 	i.up = exec.Command(filepath.Join(i.bin, "space"), append(args, flags...)...)
+	i.up.Env = append(os.Environ(), i.env...)
 	stderr, err := i.up.StderrPipe()
 	if err != nil {
 		i.t.Fatal(err)

@@ -43,7 +43,10 @@ type Driver struct {
 	agent func() (*os.File, error) // the program, as a file in memory
 }
 
-var _ vmm.Driver = (*Driver)(nil)
+var (
+	_ vmm.Driver  = (*Driver)(nil)
+	_ vmm.Sweeper = (*Driver)(nil)
+)
 
 // New makes a driver. It refuses to unless the fake is allowed.
 func New(cfg Config) (*Driver, error) {
@@ -194,6 +197,19 @@ func forget(ctx context.Context, p private) error {
 		return fmt.Errorf("fake: %s is not a machine's directory", p.Root)
 	}
 	return errors.Join(removeIfThere(p.Socket), os.RemoveAll(p.Root))
+}
+
+// Sweep removes the directories of a machine whose start was cut off.
+func (d *Driver) Sweep(_ context.Context, id sandbox.ID) error {
+	temp := d.cfg.TempDir
+	if temp == "" {
+		temp = os.TempDir()
+	}
+	roots, err := filepath.Glob(filepath.Join(temp, rootPrefix+string(id)+"-*"))
+	for _, root := range roots {
+		err = errors.Join(err, os.RemoveAll(root))
+	}
+	return err
 }
 
 func removeIfThere(path string) error {
