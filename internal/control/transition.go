@@ -123,7 +123,7 @@ func (c *Control) claim(id sandbox.ID, verb sandbox.Verb) operation.Commit {
 			}
 			if err := c.begin(ctx, tx, verb, &box, op); err != nil {
 				refused, ok := errors.AsType[*sandbox.Error](err)
-				if !ok {
+				if !ok || transient(err) { // accepted is accepted: a part that starts just now is waited for
 					return err
 				}
 				op.Fail(refused, c.Now())
