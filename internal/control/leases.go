@@ -79,6 +79,15 @@ func (a *alarm) set(until time.Time) {
 	a.until = until
 }
 
+// shorten says that the sweep wakes by itself at t, if that is earlier than it has said. Nobody is woken.
+func (a *alarm) shorten(t time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t.Before(a.until) {
+		a.until = t
+	}
+}
+
 // notLaterThan rings when the sweep would sleep beyond t.
 func (a *alarm) notLaterThan(t time.Time) {
 	a.mu.Lock()
@@ -113,7 +122,7 @@ func (c *Control) sweepLeases(ctx context.Context) {
 		now := c.outbox.leases.now()
 		c.outbox.sweep.set(now.Add(clockCheck))
 		next := min(s.look(ctx, now), clockCheck)
-		c.outbox.sweep.notLaterThan(now.Add(next))
+		c.outbox.sweep.shorten(now.Add(next))
 		timer.Reset(next)
 	}
 }
