@@ -22,7 +22,7 @@ func mutations() []mutation {
 		{"delete does not end what is under way", "delete.go", "c.engine.Interrupt(op.ID, superseded())", "_ = op"},
 		{"extending a lease shortens it", "leases.go", "old.Left(now)+p.TTL", "p.TTL"},
 		{"an Idempotency-Key is not remembered", "accept.go", "err == nil && c.Now().Sub(entry.CreatedAt) > idempotencyAge", "err == nil"},
-		{"a create that was cut off is begun again", "supervisor.go", "op.Kind == kindCreate && op.State == operation.Queued", "op.Kind == kindCreate"},
+		{"an Idempotency-Key serves any body", "accept.go", "entry.Fingerprint != call.Idempotency.Fingerprint", "false"},
 	}
 }
 

@@ -30,6 +30,7 @@ type refOp struct {
 	noChange bool
 	code     sandbox.Code
 	leased   bool
+	restarts int // in which it was under way
 }
 
 type refBox struct {
@@ -256,10 +257,13 @@ func (b *refBox) exit(reason string) {
 	}
 }
 
-// restart ends the creates under way; all else goes on.
+// restart: all goes on, but for a create that has been cut off five times.
 func (m *reference) restart() {
 	for _, b := range m.boxes {
-		if b.state == sandbox.StateCreating {
+		if b.state != sandbox.StateCreating {
+			continue
+		}
+		if b.queue[0].restarts++; b.queue[0].restarts == 5 {
 			b.back(sandbox.ReasonInterrupted)
 			b.end(operation.Failed, sandbox.CodeInterrupted)
 			b.next()

@@ -26,7 +26,7 @@ import (
 const crashPatience = time.Minute
 
 // TestCrashAtEveryStepOnFake ends a process at every durable step of every operation, with the fake driver: the operation
-// ends as it should when the process has been started again, once in effect, record and machine agree, and nothing is
+// ends as it should when the process has been started again, once in effect, record, machine and ledger agree, and nothing is
 // left of what was deleted.
 func TestCrashAtEveryStepOnFake(t *testing.T) {
 	t.Parallel()
@@ -289,9 +289,18 @@ func (w *crashWorld) sandbox(name string) (box apiv1.Sandbox) {
 	return box
 }
 
-// is checks that record, route and machine agree on a state.
+// is checks that record, route, machine and ledger agree on a state.
 func (w *crashWorld) is(name, state string) {
 	w.t.Helper()
+	var last *apiv1.Ledger
+	w.eventually(crashPatience, w.doing+": the ledger is exact", func() bool {
+		got, err := w.client.Ledger(w.t.Context())
+		if err == nil && got.Drift > 0 && (last == nil || last.Drift != got.Drift) {
+			w.t.Logf("%s: drift of %d: %+v", w.doing, got.Drift, got.Objects)
+		}
+		last = got
+		return err == nil && got.Drift == 0
+	})
 	if state == "deleted" {
 		if _, err := w.client.Sandbox(w.t.Context(), name); !client.IsNotFound(err) {
 			w.t.Fatalf("%s: after it: %v", w.doing, err)

@@ -53,16 +53,17 @@ func compute() []failpoint.Name {
 }
 
 func createChains(qemu bool) []chain {
-	all := each(append(makes(qemu), failpoint.OperationAccepted, failpoint.OperationBegins, failpoint.OperationEnded,
-		failpoint.GuestGreeted, failpoint.RoutePut)...)
-	return append(all, chain{failpoint.DiskMade, failpoint.HalfMadeFound}, chain{failpoint.RecordRunning, failpoint.MachineAdopted})
+	all := each(append(append(makes(qemu), engine()...), failpoint.MachineEnsured, failpoint.GuestGreeted, failpoint.GuestReady, failpoint.RoutePut,
+		failpoint.RoutePublished)...)
+	return append(all, chain{failpoint.DiskMade, failpoint.HalfMadeFound}, chain{failpoint.RecordRunning, failpoint.MachineAdopted},
+		chain{failpoint.MachineEnsured, failpoint.RoutesReplaced}, chain{failpoint.OperationClaimed, failpoint.MachineStarted, failpoint.OperationEnds})
 }
 
-// interruptedChains end a create that control cannot go on with, and the removal of what it has made.
+// interruptedChains end a create as often as control goes on with one, and the removal of what it has made.
 func interruptedChains() []chain {
-	all := each(failpoint.OperationClaimed, failpoint.MachineEnsured, failpoint.GuestReady, failpoint.RoutePublished, failpoint.OperationEnds)
-	return append(all, chain{failpoint.MachineEnsured, failpoint.MachineRemoved}, chain{failpoint.MachineEnsured, failpoint.RecordDeleting},
-		chain{failpoint.GuestReady, failpoint.OperationEnds}, chain{failpoint.RoutePublished, failpoint.RoutesReplaced})
+	often := func(n failpoint.Name) chain { return chain{n, n, n, n, n} }
+	return []chain{often(failpoint.OperationClaimed), append(often(failpoint.RoutePublished), failpoint.MachineRemoved),
+		append(often(failpoint.MachineEnsured), failpoint.RecordDeleting)}
 }
 
 func pauseChains() []chain {
@@ -127,7 +128,7 @@ func sample() []life {
 	return []life{
 		{create: chain{failpoint.TapMade}, pause: chain{failpoint.WishWritten}, resume: chain{failpoint.MachineResumed}, remove: chain{failpoint.MachineKilled}},
 		{create: chain{failpoint.MachineStarted}, exit: chain{failpoint.RecordExited}, recover: chain{failpoint.GuestGreeted}, remove: chain{failpoint.RecordRemoved}},
-		{create: chain{failpoint.GuestReady}, interrupted: true, remove: chain{}},
+		{create: chain{failpoint.GuestReady}, remove: chain{}},
 		{create: chain{}, pause: chain{failpoint.MachinePaused}, leased: true, remove: chain{failpoint.RouteRemoved}},
 	}
 }
