@@ -35,6 +35,8 @@ stage systemd-image env SPACE_TEST_BIN="$PWD/bin" SPACE_TEST_ASSETS="$assets" SP
   go test -tags 'long realvm' -count=1 -timeout 30m -run '^TestSystemdImage$' -v ./test/e2e
 stage long-pause env SPACE_TEST_BIN="$PWD/bin" SPACE_TEST_ASSETS="$assets" SPACE_TEST_GUEST="$assets/guest" \
   go test -tags 'long realvm' -count=1 -timeout 20m -run '^TestSessionsOverPause$' -v ./test/e2e
+stage crash-qemu env SPACE_TEST_BIN="$PWD/bin" SPACE_TEST_ASSETS="$assets" SPACE_TEST_GUEST="$assets/guest" \
+  go test -tags 'long realvm' -count=1 -timeout 60m -run '^TestCrashAtEveryStepOnQEMU$' -v ./test/e2e
 stage template-base go test -tags long -count=1 -timeout 60m -run '^TestBuildBase$' -v ./internal/template
 mkdir -p docs/evidence
 printf '{"commit":"%s","began":"%s","host":"%s","cpus":%s,"stages":[%s]}\n' "$commit" "$began" "$(uname -sr)" "$(nproc)" "$stages" >"$evidence"

@@ -49,9 +49,13 @@ if [ -n "$unformatted" ]; then
 fi
 go vet ./...
 go vet -tags realvm ./...
+go vet -tags failpoints ./...
 
 stage "unit tests"
 go test ./...
+
+stage "mutations"
+go test -tags mutation -count=1 -run '^TestMutations$' ./internal/control
 
 stage "race tests"
 CGO_ENABLED=1 go test -race ./internal/agent/ ./internal/control/ ./internal/gateway/ ./internal/ingress/ ./internal/node/ ./internal/operation/

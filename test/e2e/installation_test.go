@@ -107,8 +107,8 @@ func (i *installation) remove() {
 	}
 }
 
-// start runs space up and waits until it says that it is ready.
-func (i *installation) start(flags ...string) {
+// launch runs space up. The channel gets the line that says that it is ready.
+func (i *installation) launch(flags ...string) (ready <-chan string) {
 	i.t.Helper()
 	i.log = &logBuffer{}
 	args := []string{"up", "--data-dir", i.dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--driver", i.driver}
@@ -121,13 +121,20 @@ func (i *installation) start(flags ...string) {
 	if err := i.up.Start(); err != nil {
 		i.t.Fatal(err)
 	}
-	ready := make(chan string, 1)
-	i.ended = make(chan error, 1)
-	go func() {
-		i.log.read(stderr, ready)
-		i.ended <- i.up.Wait()
-		close(i.ended)
-	}()
+	lines, ended := make(chan string, 1), make(chan error, 1)
+	i.ended = ended
+	go func(log *logBuffer, up *exec.Cmd) {
+		log.read(stderr, lines)
+		ended <- up.Wait()
+		close(ended)
+	}(i.log, i.up)
+	return lines
+}
+
+// start runs space up and waits until it says that it is ready.
+func (i *installation) start(flags ...string) {
+	i.t.Helper()
+	ready := i.launch(flags...)
 	select {
 	case line := <-ready:
 		i.url, i.data = "http://"+field(line, "listen"), "http://"+field(line, "data_listen")

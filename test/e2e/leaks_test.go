@@ -144,7 +144,7 @@ func loops(t *testing.T, dir string) []string {
 	var mine []string
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, dir) {
-			mine = append(mine, line)
+			mine = append(mine, strings.Join(strings.Fields(line), " ")) // the columns' width depends on others' devices
 		}
 	}
 	return mine
