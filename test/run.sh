@@ -58,7 +58,8 @@ stage "mutations"
 go test -tags mutation -count=1 -run '^TestMutations$' ./internal/control
 
 stage "race tests"
-CGO_ENABLED=1 go test -race ./internal/agent/ ./internal/control/ ./internal/gateway/ ./internal/ingress/ ./internal/node/ ./internal/operation/
+CGO_ENABLED=1 go test -race -short ./internal/agent/ ./internal/control/ ./internal/gateway/ ./internal/ingress/ ./internal/node/ ./internal/operation/
+CGO_ENABLED=1 go test -race -run '^TestChaos$' ./internal/spacetest/
 
 stage assets
 assets=$(test/assets.sh)

@@ -76,7 +76,11 @@ func drawDeed() *rapid.Generator[deed] {
 // the store, and compares all that can be read with the reference after each step. Time is that of a bubble.
 func TestHistoriesAgainstReference(t *testing.T) {
 	t.Parallel()
-	for n := range 20 { // rapid.Check runs 100 of them
+	hundreds := 20
+	if testing.Short() { // with the race detector
+		hundreds = 2
+	}
+	for n := range hundreds { // rapid.Check runs 100 of them
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(rt *rapid.T) {

@@ -30,7 +30,7 @@ type chaos struct {
 
 const (
 	chaosClients = 50
-	chaosCalls   = 40
+	chaosCalls   = 30
 	chaosEnd     = 90 * time.Second
 )
 
