@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
 	"github.com/space-sandbox/space/internal/control"
@@ -485,4 +486,30 @@ func TestIdempotentVerbs(t *testing.T) {
 	wrong.IfState = sandbox.StatePaused
 	_, err = w.ask(sandbox.VerbPause, wrong, box.ID)
 	wantCode(t, err, sandbox.CodeStateMismatch)
+}
+
+// TestRecoverWaitsForNodeAfterRestart: what was accepted does not fail because control starts before node does.
+func TestRecoverWaitsForNodeAfterRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	box := w.ready(sandbox.VerbRecover)
+	g := newGate()
+	w.node.setHook(g.at("EnsureMachine"))
+	id := w.asked(sandbox.VerbRecover, box.ID)
+	<-g.reached
+	waits := w.asked(sandbox.VerbRecover, box.ID)
+	w.crash()
+	w.stopNode()
+	close(g.open)
+	w.startControl()
+	if op, err := w.c.GetOperation(t.Context(), id, 200*time.Millisecond); err != nil || op.State.Ended() {
+		t.Errorf("without node: %s %v %v", op.State, op.Error, err)
+	}
+	w.startNode()
+	for _, id := range []sandbox.OperationID{id, waits} {
+		if op := w.ended(id); op.State != operation.Succeeded {
+			t.Errorf("%s: %s %v", op.Kind, op.State, op.Error)
+		}
+	}
+	w.wantBox(box.ID, sandbox.StateRunning, sandbox.StateRunning, "")
 }
