@@ -86,8 +86,8 @@ func (c *Control) discharge(op sandbox.OperationID) {
 // readmit reserves again what an operation had reserved that an earlier process has left unfinished.
 func (c *Control) readmit(ctx context.Context, op operation.Operation) error {
 	create := op.Kind == kindCreate
-	if !create && op.Kind != string(sandbox.VerbRecover) || create && op.State != operation.Queued {
-		return nil // a create that was begun is only cleaned up
+	if !create && op.Kind != string(sandbox.VerbRecover) {
+		return nil
 	}
 	box, err := c.Store.Sandbox(ctx, sandbox.ID(op.Resource.ID))
 	if err != nil {

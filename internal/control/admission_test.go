@@ -138,7 +138,9 @@ func TestPoolIsReservedAtOnce(t *testing.T) {
 	if len(accepted) != 5 {
 		t.Errorf("%d accepted, want 5", len(accepted))
 	}
-	w.restarted(control.Limits{}) // what was under way is cleaned up, and gives back what it had
+	w.restarted(control.Limits{}) // what was under way goes on, and has what it had
+	_, err := w.c.CreateSandbox(t.Context(), w.call(), sandbox.Spec{Template: "mini", Driver: "fake"})
+	wantCode(t, err, sandbox.CodeCapacity)
 	close(g.open)
 	for _, op := range accepted {
 		w.ended(op)
@@ -174,9 +176,9 @@ func TestRecoveriesAreReserved(t *testing.T) {
 	if op, err := w.c.GetOperation(t.Context(), acc.Operation.ID, 0); err != nil || op.State != operation.Queued {
 		t.Errorf("a recovery that waits for its turn is %s (%v)", op.State, err)
 	}
-	// The create in the slot is cleaned up at the restart; the recovery keeps what it has.
+	// The create goes on in its slot, and the recovery keeps what it has.
 	w.restarted(control.Limits{ConcurrentCreates: 1})
-	_, err = w.c.CreateSandbox(t.Context(), w.call(), sandbox.Spec{Template: "mini", MemoryMiB: 6000})
+	_, err = w.c.CreateSandbox(t.Context(), w.call(), sandbox.Spec{Template: "mini", MemoryMiB: 3000})
 	wantCode(t, err, sandbox.CodeCapacity)
 	close(o.gate.open)
 	if op := w.ended(acc.Operation.ID); op.State != operation.Succeeded {
@@ -229,9 +231,9 @@ func TestQueueSurvivesRestarts(t *testing.T) {
 	w.restarted(control.Limits{ConcurrentCreates: 1})
 	o := newOrder()
 	w.node.setHook(o.hook)
-	w.accept(sandbox.Spec{Driver: "fake"})
+	first := w.accept(sandbox.Spec{Driver: "fake"})
 	<-o.gate.reached
-	var want []string
+	want := []string{string(first.Sandbox.ID)} // it goes on
 	var last control.Accepted
 	for range 12 {
 		last = w.accept(sandbox.Spec{Driver: "fake"})
@@ -310,6 +312,8 @@ func TestDrain(t *testing.T) {
 		wantCode(t, err, sandbox.CodeDraining)
 	}
 	refused()
+	_, err = w.ask(sandbox.VerbRecover, w.call(), underWay.Sandbox.ID) // would wait behind its create
+	wantCode(t, err, sandbox.CodeDraining)
 	close(g.open)
 	if op := w.ended(underWay.Operation.ID); op.State != operation.Succeeded {
 		t.Errorf("what was under way: %s %v", op.State, op.Error)

@@ -60,6 +60,9 @@ func (c *Control) acceptVerb(ctx context.Context, call Call, ref string, verb sa
 				}
 				box.OperationID = op.ID
 			case sandbox.Waits:
+				if verb == sandbox.VerbRecover && c.draining.Load() {
+					return box, drained()
+				}
 			default:
 				return box, box.Refuse(verb)
 			}
