@@ -101,6 +101,20 @@ func TestRefusedCreateLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestRefusedLaterGivesBack: a create that finds room, and is refused for another reason, holds none of it.
+func TestRefusedLaterGivesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.restarted(control.Limits{Sandboxes: 3})
+	w.running(sandbox.Spec{Name: "x"})
+	for range 5 {
+		_, err := w.c.CreateSandbox(t.Context(), w.call(), sandbox.Spec{Template: "mini", Name: "x"})
+		wantCode(t, err, sandbox.CodeNameTaken)
+	}
+	w.running(sandbox.Spec{Name: "y"})
+	w.running(sandbox.Spec{Name: "z"})
+}
+
 func (w *world) named(name string) sandbox.ID {
 	w.t.Helper()
 	box, err := w.c.GetSandbox(w.t.Context(), name)
