@@ -7,6 +7,8 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strconv"
+	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
 )
@@ -14,9 +16,17 @@ import (
 // maxProblem bounds an error body.
 const maxProblem = 64 << 10
 
+// maxRetryAfter bounds what a server may ask to wait, in seconds.
+const maxRetryAfter = 3600
+
 // Error is an answer that is not 2xx. When the server answered in the error form, all fields of the Problem are set;
 // when something else answered (a proxy, another program), only Status and Message are.
-type Error struct{ apiv1.Problem }
+type Error struct {
+	apiv1.Problem
+
+	// RetryAfter is how long the server asks to wait before the same call is made again; 0 when it did not say.
+	RetryAfter time.Duration
+}
 
 // Error is the message with its cause.
 func (e *Error) Error() string {
@@ -45,7 +55,10 @@ func IsRetryable(err error) bool {
 
 // readError makes an Error of an answer.
 func readError(resp *http.Response) error {
-	e := &Error{apiv1.Problem{Status: resp.StatusCode, Message: "unexpected answer: HTTP status " + resp.Status}}
+	e := &Error{Problem: apiv1.Problem{Status: resp.StatusCode, Message: "unexpected answer: HTTP status " + resp.Status}}
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		e.RetryAfter = time.Duration(min(seconds, maxRetryAfter)) * time.Second
+	}
 	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || media != "application/problem+json" {
 		return e

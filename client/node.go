@@ -58,6 +58,11 @@ func (c *Client) Reconcile(ctx context.Context, in apiv1.ReconcileNode) (*apiv1.
 	return do[apiv1.Reconciled](ctx, c, call{method: http.MethodPost, path: join("node", "reconcile"), in: in})
 }
 
+// Drain has SPACE refuse creates and recoveries, or take them again; all else goes on. It needs an admin key.
+func (c *Client) Drain(ctx context.Context, on bool) (*apiv1.Drain, error) {
+	return do[apiv1.Drain](ctx, c, call{method: http.MethodPost, path: join("node", "drain"), in: apiv1.DrainNode{Drain: on}})
+}
+
 // Metrics returns the metrics of all processes of SPACE in the Prometheus text form.
 func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 	resp, err := c.send(ctx, call{method: http.MethodGet, path: "/metrics"})

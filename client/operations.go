@@ -56,7 +56,7 @@ func (c *Client) WaitOperation(ctx context.Context, id string) (*apiv1.Operation
 		return c.Operation(ctx, id, Wait(waitSlice))
 	})
 	if err == nil && op.Error != nil {
-		err = &Error{*op.Error}
+		err = &Error{Problem: *op.Error}
 	}
 	return op, err
 }

@@ -10,7 +10,11 @@ type Node struct {
 	Pool           Pool     `json:"pool"`
 	Capacity       Capacity `json:"capacity"`
 	Sandboxes      int      `json:"sandboxes" doc:"Live sandboxes"`
-	Warnings       []string `json:"warnings" nullable:"false"`
+	MaxSandboxes   int      `json:"max_sandboxes" doc:"How many sandboxes may be live at once, failed ones included; 0: no limit"`
+	// Draining and OperationsUnderWay are for stopping in order.
+	Draining           bool     `json:"draining" doc:"Creates and recoveries are refused"`
+	OperationsUnderWay int      `json:"operations_under_way" doc:"Operations that are queued or running"`
+	Warnings           []string `json:"warnings" nullable:"false"`
 }
 
 // Driver is a virtual machine monitor with the result of its probe.
@@ -28,6 +32,18 @@ type Pool struct {
 	TotalBytes   int64  `json:"total_bytes"`
 	FreeBytes    int64  `json:"free_bytes"`
 	ReserveBytes int64  `json:"reserve_bytes" doc:"With less than that free, all sandboxes are paused until there is room"`
+}
+
+// DrainNode asks for a drain, or for its end.
+type DrainNode struct {
+	Drain bool `json:"drain" doc:"true: refuse creates and recoveries; false: take them again"`
+}
+
+// Drain says what stands in the way of stopping.
+type Drain struct {
+	Draining           bool `json:"draining"`
+	OperationsUnderWay int  `json:"operations_under_way" doc:"Operations that are queued or running"`
+	Sandboxes          int  `json:"sandboxes" doc:"Sandboxes that are not deleted; they stay"`
 }
 
 // Capacity is what the machine has.

@@ -27,7 +27,10 @@ func printNode(cli *cli, n *apiv1.Node) error {
 		{"cpus", fmt.Sprint(n.Capacity.CPUs)},
 		{"memory", fmt.Sprintf("%d MiB, %d MiB free", n.Capacity.MemoryBytes>>20, n.Capacity.MemoryFreeBytes>>20)},
 		{"pool", fmt.Sprintf("%s, %d MiB, %d MiB free, %d MiB in reserve", n.Pool.Kind, n.Pool.TotalBytes>>20, n.Pool.FreeBytes>>20, n.Pool.ReserveBytes>>20)},
-		{"sandboxes", fmt.Sprint(n.Sandboxes)},
+		{"sandboxes", sandboxCount(n)},
+	}
+	if n.Draining {
+		lines = append(lines, [2]string{"draining", fmt.Sprintf("yes: creates and recoveries are refused; %d operations are under way", n.OperationsUnderWay)})
 	}
 	for _, d := range n.Drivers {
 		state := strings.TrimSpace("available, " + d.Isolation + " " + d.Version)
@@ -43,4 +46,11 @@ func printNode(cli *cli, n *apiv1.Node) error {
 		lines = append(lines, [2]string{"warning", w})
 	}
 	return cli.list(lines...)
+}
+
+func sandboxCount(n *apiv1.Node) string {
+	if n.MaxSandboxes == 0 {
+		return fmt.Sprint(n.Sandboxes)
+	}
+	return fmt.Sprintf("%d, at most %d", n.Sandboxes, n.MaxSandboxes)
 }

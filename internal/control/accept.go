@@ -74,6 +74,7 @@ func (c *Control) accept(ctx context.Context, req request) (Accepted, error) {
 		})
 		if err != nil || op.State.Ended() {
 			c.traces.Delete(op.ID)
+			c.refuse(op.ID)
 		}
 		return err
 	})
@@ -94,6 +95,7 @@ func (c *Control) accept(ctx context.Context, req request) (Accepted, error) {
 		c.logEnd(ctx, op)
 		return Accepted{Operation: op, Sandbox: box}, nil
 	}
+	c.turns.enter(op.ID)
 	c.boxes.do(string(id), func() { c.runNext(id, req.kind, op.ID) })
 	return Accepted{Operation: op, Sandbox: box}, nil
 }

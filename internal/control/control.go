@@ -60,7 +60,7 @@ type Deps struct {
 
 // Limits bounds what control waits for and runs at once.
 type Limits struct {
-	CreateDeadline    time.Duration // a whole create, default 180 s (emulated machines boot slowly)
+	CreateDeadline    time.Duration // a whole create from its turn on, default 180 s (emulated machines boot slowly)
 	ReadyDeadline     time.Duration // waiting for the guest's agent, default 120 s
 	CallTimeout       time.Duration // one short call of the gateway or node, default 15 s
 	AckTimeout        time.Duration // telling a guest that a result is recorded, default 5 s
@@ -71,7 +71,10 @@ type Limits struct {
 	StartPatience     time.Duration // how long the start of a command waits for a restarting gateway, default 20 s
 	AttachTTL         time.Duration // attach tokens, default 1 h
 	AttachWithin      time.Duration // how long a session waits for its first attach before it expires, default 10 min
-	ConcurrentCreates int64         // machines being created at once; more wait in state queued; default 32
+	ConcurrentCreates int           // machines being created or recovered at once; more wait in state queued; default 32
+	QueuedPerKey      int           // creates and recoveries of one key's sandboxes that wait; default 1000
+	Queued            int           // of all keys; default 4000
+	Sandboxes         int           // that are not deleted; 0: as many as node has uids for
 }
 
 func (l Limits) withDefaults() Limits {
@@ -91,9 +94,14 @@ func (l Limits) withDefaults() Limits {
 	set(&l.StartPatience, 20*time.Second)
 	set(&l.AttachTTL, time.Hour)
 	set(&l.AttachWithin, 10*time.Minute)
-	if l.ConcurrentCreates == 0 {
-		l.ConcurrentCreates = 32
+	number := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
 	}
+	number(&l.ConcurrentCreates, 32)
+	number(&l.QueuedPerKey, 1000)
+	number(&l.Queued, 4000)
 	return l
 }
 
@@ -108,7 +116,10 @@ type Control struct {
 	boxes     *lanes  // one per sandbox: its supervisor
 	events    *lanes  // one per sandbox: process states from the gateway
 	waiting   *notifier
-	slots     *semaphore.Weighted // creates under way
+	turns     *turns  // of creates and recoveries
+	budget    *budget // what they have reserved
+	draining  atomic.Bool
+	drainLock sync.Mutex          // held while draining changes
 	imports   *semaphore.Weighted // imports queued or under way
 	node      *link
 	gateway   *link
@@ -131,7 +142,7 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 	deps.Store = box
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
-		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
+		turns: newTurns(deps.Limits.ConcurrentCreates, deps.Limits.QueuedPerKey, deps.Limits.Queued), budget: newBudget(nil), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
 		routes: newRoutes(), holds: newHolds(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey()),
 		outbox: box}
 	c.metrics = newMetrics(c)
@@ -152,6 +163,10 @@ func (c *Control) open(ctx context.Context) error {
 	live, err := c.Store.LiveSandboxes(ctx)
 	if err != nil {
 		return fmt.Errorf("read sandboxes: %w", err)
+	}
+	c.budget = newBudget(live)
+	if err := c.openDrain(ctx); err != nil {
+		return fmt.Errorf("read whether the node is being drained: %w", err)
 	}
 	for _, box := range live {
 		switch box.State {

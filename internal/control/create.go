@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	gatewayv1 "github.com/space-sandbox/space/api/proto/gateway/v1"
@@ -22,7 +23,7 @@ func (c *Control) CreateSandbox(ctx context.Context, call Call, spec sandbox.Spe
 		},
 		decide: func(ctx context.Context, tx store.Tx, op *operation.Operation, id sandbox.ID) (sandbox.Sandbox, error) {
 			box.OperationID, box.Revision = op.ID, 1
-			if err := c.admit(ctx, tx, box); err != nil {
+			if err := c.admit(ctx, tx, op.ID, box, true); err != nil {
 				return box, err
 			}
 			return box, tx.InsertSandbox(box)
@@ -31,17 +32,19 @@ func (c *Control) CreateSandbox(ctx context.Context, call Call, spec sandbox.Spe
 
 // createTask makes the machine, waits for its guest and publishes it. What fails on the way is removed again.
 func (c *Control) createTask(op sandbox.OperationID, id sandbox.ID) operation.Task {
-	return operation.Task{ID: op, Deadline: c.Limits.CreateDeadline,
+	return operation.Task{ID: op,
 		Body: func(ctx context.Context, r *operation.Run) operation.Outcome {
 			box, err := c.Store.Sandbox(r.Outer(), id)
 			if err != nil {
 				return operation.Outcome{Err: storeError(err)}
 			}
-			if err := c.slots.Acquire(ctx, 1); err != nil {
-				return c.createFailed(r, box, context.Cause(ctx))
+			if err := c.turns.wait(ctx, op, box.Owner); err != nil {
+				return c.createFailed(r, box, err)
 			}
+			ctx, cancel := context.WithTimeoutCause(ctx, c.Limits.CreateDeadline, tooLong(c.Limits.CreateDeadline)) // from here on: waiting is no fault
+			defer cancel()
 			machine, err := c.createSteps(ctx, r, box)
-			c.slots.Release(1)
+			c.turns.leave(op)
 			if err != nil {
 				return c.createFailed(r, box, err)
 			}
@@ -203,6 +206,11 @@ func (c *Control) commitCreateFailed(id sandbox.ID, reason string) operation.Com
 			return tx.UpdateOperation(*op)
 		})
 	}
+}
+
+func tooLong(limit time.Duration) *sandbox.Error {
+	return &sandbox.Error{Code: sandbox.CodeDeadline, Message: "the create did not end within its deadline",
+		Cause: fmt.Sprintf("it had %s from its turn on", limit), Remedy: "look at its steps for where the time went"}
 }
 
 func notReady(limit time.Duration) *sandbox.Error {

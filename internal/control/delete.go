@@ -84,6 +84,7 @@ func (c *Control) commitDeleted(id sandbox.ID) operation.Commit {
 			return tx.UpdateOperation(*op)
 		})
 		if err == nil {
+			c.budget.deleted(id)
 			c.wake(gone)
 		}
 		return err

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -33,10 +34,13 @@ type fakeNode struct {
 	wishes    map[string]nodev1.MachineState // what node has been told to make of a machine
 	full      bool                           // the pool: nothing may run
 	watchers  map[chan *nodev1.WatchMachinesResponse]struct{}
+
+	free   atomic.Uint64 // bytes of the pool
+	places atomic.Uint32 // 0: no limit
 }
 
 func newFakeNode() *fakeNode {
-	return &fakeNode{machines: map[string]*nodev1.Machine{}, ensured: map[string]int{},
+	n := &fakeNode{machines: map[string]*nodev1.Machine{}, ensured: map[string]int{},
 		acts: map[string]int{}, wishes: map[string]nodev1.MachineState{},
 		watchers: map[chan *nodev1.WatchMachinesResponse]struct{}{},
 		templates: []*nodev1.Template{
@@ -44,6 +48,8 @@ func newFakeNode() *fakeNode {
 			{Digest: baseDigest, Names: []string{"base:latest", "base:1"}, CreatedAt: timestamppb.Now(), MinDiskMib: 1024,
 				Env: map[string]string{"LANG": "C.UTF-8", "A": "template"}, User: "user", Workdir: "/srv"},
 		}}
+	n.free.Store(1 << 39)
+	return n
 }
 
 // tell sends an event to every watcher; n.mu is held.
@@ -62,7 +68,7 @@ func (n *fakeNode) GetNode(ctx context.Context, _ *connect.Request[nodev1.GetNod
 		return nil, err
 	}
 	return connect.NewResponse(&nodev1.GetNodeResponse{InstanceId: "i", InstallationId: "abcdef", DefaultDriver: "qemu",
-		Cpus: 2, MemoryBytes: 8192 << 20, MemoryAvailableBytes: 4096 << 20, Kernel: "6.1", Pool: &nodev1.Pool{Kind: "copy"},
+		Cpus: 2, MemoryBytes: 8192 << 20, MemoryAvailableBytes: 4096 << 20, Kernel: "6.1", Pool: &nodev1.Pool{Kind: "copy", TotalBytes: 1 << 40, FreeBytes: n.free.Load(), ReserveBytes: 1 << 30}, MaxMachines: n.places.Load(),
 		Drivers: []*nodev1.Driver{{Name: "qemu", Available: true, Isolation: "microvm/emulated"},
 			{Name: "firecracker", Reason: "no KVM"}, {Name: "fake", Available: true, Isolation: "none"}}}), nil
 }

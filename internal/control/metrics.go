@@ -40,6 +40,14 @@ func newMetrics(c *Control) *metrics {
 	m.registry.MustRegister(m.duration, m.steps, m.exits, m.drift, sandboxCounter{c},
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "space_store_commits_total",
 			Help: "Writes of the store that were made durable."}, func() float64 { return float64(c.Store.Commits()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "space_creates_queued",
+			Help: "Creates and recoveries that were accepted and wait for their turn."}, func() float64 { return float64(c.turns.queued()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "space_draining", Help: "1 while new work is refused."}, func() float64 {
+			if c.draining.Load() {
+				return 1
+			}
+			return 0
+		}),
 		linkGauge(c.node), linkGauge(c.gateway))
 	return m
 }

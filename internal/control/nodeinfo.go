@@ -1,18 +1,13 @@
 package control
 
-import (
-	"context"
-
-	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
-)
+import "context"
 
 // Node describes the machine, as node sees it now.
 func (c *Control) Node(ctx context.Context) (NodeInfo, error) {
-	res, err := call(ctx, c.Limits.CallTimeout, c.Deps.Node.GetNode, &nodev1.GetNodeRequest{})
+	res, err := c.askNode(ctx)
 	if err != nil {
 		return NodeInfo{}, err
 	}
-	c.info.Store(res)
 	live, err := c.Store.LiveSandboxes(ctx)
 	if err != nil {
 		return NodeInfo{}, storeError(err)
@@ -21,7 +16,8 @@ func (c *Control) Node(ctx context.Context) (NodeInfo, error) {
 		PoolTotal: int64(res.Pool.GetTotalBytes()), PoolFree: int64(res.Pool.GetFreeBytes()),
 		PoolReserve: int64(res.Pool.GetReserveBytes()), CPUs: int(res.Cpus),
 		MemoryBytes: int64(res.MemoryBytes), MemoryFree: int64(res.MemoryAvailableBytes), Kernel: res.Kernel,
-		Sandboxes: len(live), Warnings: res.Warnings}
+		Sandboxes: len(live), MaxSandboxes: c.budget.most(c.Limits.Sandboxes), Warnings: res.Warnings,
+		Draining: c.draining.Load(), UnderWay: c.engine.Unfinished()}
 	for _, d := range res.Drivers {
 		info.Drivers = append(info.Drivers, DriverInfo{Name: d.Name, Available: d.Available, Isolation: d.Isolation,
 			Version: d.Version, Reason: d.Reason})

@@ -12,11 +12,9 @@ import (
 
 // followNode keeps the record in agreement with node while one watch lasts.
 func (c *Control) followNode(ctx context.Context) error {
-	info, err := call(ctx, c.Limits.CallTimeout, c.Deps.Node.GetNode, &nodev1.GetNodeRequest{})
-	if err != nil {
+	if _, err := c.askNode(ctx); err != nil {
 		return err
 	}
-	c.info.Store(info)
 	if err := c.syncTemplates(ctx); err != nil {
 		return err
 	}

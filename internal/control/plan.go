@@ -7,7 +7,6 @@ import (
 	nodev1 "github.com/space-sandbox/space/api/proto/node/v1"
 	"github.com/space-sandbox/space/internal/auth"
 	"github.com/space-sandbox/space/internal/sandbox"
-	"github.com/space-sandbox/space/internal/store"
 )
 
 // uncounted is the driver whose machines are processes of the host: their memory is not reserved.
@@ -17,6 +16,9 @@ const uncounted = "fake"
 // operation exists.
 func (c *Control) plan(ctx context.Context, spec sandbox.Spec, by auth.Principal) (sandbox.Sandbox, error) {
 	if err := c.node.check(); err != nil {
+		return sandbox.Sandbox{}, err
+	}
+	if err := c.lookAtPool(ctx); err != nil {
 		return sandbox.Sandbox{}, err
 	}
 	info := c.info.Load()
@@ -105,23 +107,4 @@ func checkSizes(spec sandbox.Spec, tpl sandbox.Template, driver *nodev1.Driver, 
 	}
 	return &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: "the request is not valid",
 		Cause: wrong[0].Field + " " + wrong[0].Message, Fields: wrong}
-}
-
-// admit reserves the host's memory for box in the transaction that accepts it, so that requests at the same moment see
-// each other.
-func (c *Control) admit(ctx context.Context, tx store.Tx, box sandbox.Sandbox) error {
-	if box.Driver == uncounted {
-		return nil
-	}
-	usage, err := tx.Usage(ctx, uncounted)
-	if err != nil {
-		return err
-	}
-	have := int64(c.info.Load().GetMemoryBytes() >> 20)
-	if usage.MemoryMiB+int64(box.MemoryMiB) > have {
-		return &sandbox.Error{Code: sandbox.CodeCapacity, Message: "the host has no memory for another sandbox of this size",
-			Cause:  fmt.Sprintf("%d of %d MiB are reserved by %d sandboxes, %d more were asked for", usage.MemoryMiB, have, usage.Sandboxes, box.MemoryMiB),
-			Remedy: "delete sandboxes, or ask for less memory_mib"}
-	}
-	return nil
 }

@@ -15,9 +15,15 @@ const reasonColdBoot = "cold_boot"
 
 // recover boots a machine of the next generation on the disk that the last one has left.
 func (c *Control) recover(ctx context.Context, r *operation.Run, id sandbox.ID) (landing, error) {
-	var box sandbox.Sandbox
+	box, err := c.Store.Sandbox(ctx, id)
+	if err != nil {
+		return landing{}, storeError(err)
+	}
+	if err := c.turns.wait(ctx, r.Operation().ID, box.Owner); err != nil {
+		return landing{}, err
+	}
 	var machine *nodev1.Machine
-	err := r.Try(ctx, "machine", retry(c.node, c.Limits.CreateDeadline), func(ctx context.Context) (err error) {
+	err = r.Try(ctx, "machine", retry(c.node, c.Limits.CreateDeadline), func(ctx context.Context) (err error) {
 		if box, err = c.Store.Sandbox(ctx, id); err != nil {
 			return storeError(err)
 		}

@@ -70,6 +70,7 @@ func (c *Control) run(task operation.Task) {
 	if errors.Is(err, operation.ErrStopping) || errors.Is(err, operation.ErrUnderWay) {
 		return // the next process takes it up; or a cancel has it
 	}
+	c.discharge(task.ID)
 	if err != nil {
 		c.Logger.ErrorContext(ctx, "operation", "operation_id", task.ID, "error", err)
 		return
@@ -95,6 +96,9 @@ func (c *Control) adopt(op operation.Operation) {
 	if op.Resource.Type != resourceSandbox {
 		c.boxes.do(op.Resource.Type+" "+op.Resource.ID, func() { c.run(c.task(op)) })
 		return
+	}
+	if err := c.readmit(c.base, op); err != nil { // it reserves what it needs when its turn comes
+		c.Logger.Error("what an operation needs could not be reserved again", "operation_id", op.ID, "error", err)
 	}
 	id := sandbox.ID(op.Resource.ID)
 	c.boxes.do(string(id), func() { c.runNext(id, op.Kind, "") })

@@ -22,6 +22,11 @@ func (c *Control) ResumeSandbox(ctx context.Context, call Call, ref string) (Acc
 
 // RecoverSandbox accepts a recovery of what has failed: a new machine boots on the disk that the old one has left.
 func (c *Control) RecoverSandbox(ctx context.Context, call Call, ref string) (Accepted, error) {
+	if c.node.check() == nil { // else it may still be one that has to wait
+		if err := c.lookAtPool(ctx); err != nil {
+			return Accepted{}, err
+		}
+	}
 	return c.acceptVerb(ctx, call, ref, sandbox.VerbRecover)
 }
 
@@ -50,11 +55,14 @@ func (c *Control) acceptVerb(ctx context.Context, call Call, ref string, verb sa
 				op.Succeed(c.Now())
 				return box, nil
 			case sandbox.Moves:
-				if err := c.room(ctx, tx, verb, box); err != nil {
+				if err := c.room(ctx, tx, verb, op.ID, box); err != nil {
 					return box, err
 				}
 				box.OperationID = op.ID
 			case sandbox.Waits:
+				if verb == sandbox.VerbRecover && c.draining.Load() {
+					return box, drained()
+				}
 			default:
 				return box, box.Refuse(verb)
 			}
@@ -64,14 +72,26 @@ func (c *Control) acceptVerb(ctx context.Context, call Call, ref string, verb sa
 }
 
 // room refuses a recovery for which the host has no room: what has failed holds none.
-func (c *Control) room(ctx context.Context, tx store.Tx, verb sandbox.Verb, box sandbox.Sandbox) error {
+func (c *Control) room(ctx context.Context, tx store.Tx, verb sandbox.Verb, op sandbox.OperationID, box sandbox.Sandbox) error {
 	if verb != sandbox.VerbRecover {
 		return nil
 	}
 	if err := c.node.check(); err != nil {
 		return err
 	}
-	return c.admit(ctx, tx, box)
+	return c.admit(ctx, tx, op, box, false)
+}
+
+// roomNow is room when the turn of a recovery has come. One that was accepted while its sandbox was failed has what it
+// needs; one that was accepted behind something else has to find it now.
+func (c *Control) roomNow(ctx context.Context, tx store.Tx, op sandbox.OperationID, box sandbox.Sandbox) error {
+	if c.budget.has(op) {
+		return nil
+	}
+	if err := c.node.check(); err != nil {
+		return err
+	}
+	return c.reserve(ctx, tx, op, box, false)
 }
 
 // transitionTask does a pause, resume or recover.
@@ -108,7 +128,7 @@ func (c *Control) transitionTask(op operation.Operation, id sandbox.ID) operatio
 func (c *Control) claim(id sandbox.ID, verb sandbox.Verb) operation.Commit {
 	return func(ctx context.Context, op *operation.Operation) error {
 		fresh := *op
-		return c.Store.Update(ctx, func(tx store.Tx) error {
+		err := c.Store.Update(ctx, func(tx store.Tx) error {
 			*op = fresh // the store may call this again
 			box, err := tx.Sandbox(ctx, id)
 			if isMissing(err) {
@@ -136,6 +156,10 @@ func (c *Control) claim(id sandbox.ID, verb sandbox.Verb) operation.Commit {
 			}
 			return tx.UpdateOperation(*op)
 		})
+		if err == nil {
+			c.budget.recorded(op.ID)
+		}
+		return err
 	}
 }
 
@@ -160,7 +184,7 @@ func (c *Control) begin(ctx context.Context, tx store.Tx, verb sandbox.Verb, box
 		return box.Refuse(verb)
 	}
 	if verb == sandbox.VerbRecover {
-		if err := c.room(ctx, tx, verb, *box); err != nil {
+		if err := c.roomNow(ctx, tx, op.ID, *box); err != nil {
 			return err
 		}
 		if _, err := c.loseCommands(ctx, tx, box.ID, reasonColdBoot); err != nil { // none is left, normally

@@ -145,6 +145,9 @@ type NodeInfo struct {
 	MemoryFree     int64
 	Kernel         string
 	Sandboxes      int
+	MaxSandboxes   int  // that may live at once, 0: no limit
+	Draining       bool // creates and recoveries are refused
+	UnderWay       int  // operations that have not ended
 	Warnings       []string
 }
 

@@ -80,6 +80,8 @@ type Control interface {
 	// DeleteTemplate takes a name away, or the content when the name was its last one or ref is a digest.
 	DeleteTemplate(ctx context.Context, ref string) error
 	Node(ctx context.Context) (control.NodeInfo, error)
+	// Drain makes control refuse creates and recoveries, or take them again; over restarts.
+	Drain(ctx context.Context, on bool) (control.DrainState, error)
 	// Ledger compares what should be on the machine with what is; Reconcile removes what nothing stands for.
 	Ledger(ctx context.Context) (control.Ledger, error)
 	Reconcile(ctx context.Context, dryRun bool) ([]control.Repair, error)

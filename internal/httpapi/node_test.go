@@ -92,6 +92,24 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	if d := read[apiv1.Drain](t, request(t, s, "POST", "/v1/node/drain", `{"drain":true}`), 200); !d.Draining {
+		t.Errorf("%+v", d)
+	}
+	if n := read[apiv1.Node](t, request(t, s, "GET", "/v1/node", ""), 200); !n.Draining || n.MaxSandboxes != 100 {
+		t.Errorf("%+v", n)
+	}
+	a := request(t, s, "POST", "/v1/sandboxes", `{"template":"mini"}`)
+	if p := problem(t, a, 503, "draining"); !p.Retryable || a.Header.Get("Retry-After") != "30" {
+		t.Errorf("%+v, Retry-After %q", p, a.Header.Get("Retry-After"))
+	}
+	problem(t, request(t, s, "POST", "/v1/node/drain", `{}`), 400, "invalid_argument")
+	read[apiv1.Drain](t, request(t, s, "POST", "/v1/node/drain", `{"drain":false}`), 200)
+	read[apiv1.Lifecycle](t, request(t, s, "POST", "/v1/sandboxes", `{"template":"mini"}`), 202)
+}
+
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	s := httpapitest.Serve(t)

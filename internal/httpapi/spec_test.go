@@ -90,7 +90,7 @@ func TestSpecHasEveryRouteOfTheContract(t *testing.T) {
 		"POST /v1/sandboxes/{id}/files/move", "GET /v1/sandboxes/{id}/files/watch", "GET /v1/sandboxes/{id}/files/archive",
 		"PUT /v1/sandboxes/{id}/files/archive", "GET /v1/templates", "GET /v1/templates/{ref}",
 		"POST /v1/templates", "DELETE /v1/templates/{ref}",
-		"GET /v1/node", "GET /v1/node/ledger", "POST /v1/node/reconcile", "GET /healthz", "GET /readyz", "GET /metrics",
+		"GET /v1/node", "POST /v1/node/drain", "GET /v1/node/ledger", "POST /v1/node/reconcile", "GET /healthz", "GET /readyz", "GET /metrics",
 	} {
 		if !have[want] {
 			t.Errorf("%s is missing", want)

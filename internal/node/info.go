@@ -32,7 +32,7 @@ func (s service) GetNode(ctx context.Context, _ *connect.Request[nodev1.GetNodeR
 			ReserveBytes: n.reserve.bytes(usage.TotalBytes)},
 		Cpus:        uint32(runtime.NumCPU()),
 		MemoryBytes: uint64(info.Totalram) * uint64(info.Unit), MemoryAvailableBytes: availableMemory(),
-		Kernel: unix.ByteSliceToString(uts.Release[:]), Warnings: n.warnings(),
+		Kernel: unix.ByteSliceToString(uts.Release[:]), Warnings: n.warnings(), MaxMachines: n.uids.most(),
 	}
 	for _, b := range n.deps.Backends {
 		p := n.deps.Probes[b.Driver.Name()]

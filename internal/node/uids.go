@@ -42,6 +42,9 @@ func (u *uidRange) take(id sandbox.ID) (uint32, error) {
 		Cause: "the range of this installation is used up", Remedy: "delete a sandbox"}
 }
 
+// most is how many machines there can be at once.
+func (u *uidRange) most() uint32 { return u.count - min(u.count, reservedUIDs) }
+
 // mark notes a uid that an adopted machine has.
 func (u *uidRange) mark(uid uint32, id sandbox.ID) {
 	u.mu.Lock()

@@ -274,6 +274,13 @@ func (e *Engine) Interrupt(id sandbox.OperationID, cause error) {
 	}
 }
 
+// Unfinished is how many operations are queued or under way.
+func (e *Engine) Unfinished() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.live)
+}
+
 // Waiting reports whether the operation is known here, has not ended and has not been run.
 func (e *Engine) Waiting(id sandbox.OperationID) bool {
 	en := e.find(id)

@@ -29,7 +29,8 @@ type Problem struct {
 type Options struct {
 	OperationID string
 	SandboxID   string
-	// RetryAfter is what 429 and 503 answers tell clients to wait; 0 means one second. It is rounded up to seconds.
+	// RetryAfter is what 429 and 503 answers tell clients to wait; 0 means what the error says, or one second. It is
+	// rounded up to seconds.
 	RetryAfter time.Duration
 }
 
@@ -38,7 +39,7 @@ type Options struct {
 func From(err error, opts Options) *Problem {
 	e := sandbox.AsError(err)
 	info := e.Code.Info()
-	p := &Problem{retryAfter: opts.RetryAfter, Problem: apiv1.Problem{Status: info.Status, Code: string(info.Code),
+	p := &Problem{retryAfter: cmp.Or(opts.RetryAfter, e.RetryAfter), Problem: apiv1.Problem{Status: info.Status, Code: string(info.Code),
 		Message: e.Message, Cause: e.Cause, Remedy: cmp.Or(e.Remedy, info.Remedy), Retryable: info.Retryable,
 		OperationID: opts.OperationID, SandboxID: opts.SandboxID}}
 	for _, f := range e.Fields {

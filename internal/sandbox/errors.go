@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Code classifies an error for clients. The table Codes says each one's HTTP status and whether a retry can help.
@@ -43,6 +44,7 @@ const (
 	CodePoolFull            Code = "pool_full"
 	CodeDriverUnavailable   Code = "driver_unavailable"
 	CodeUnavailable         Code = "unavailable"
+	CodeDraining            Code = "draining"
 	CodeGuestNotReady       Code = "guest_not_ready"
 	CodeGuestFault          Code = "guest_fault"
 	CodeVMMFailed           Code = "vmm_failed"
@@ -101,6 +103,7 @@ func Codes() []CodeInfo {
 		{CodeDriverUnavailable, 503, false, "the driver does not work on this host", "space doctor says what is missing"},
 		{CodeHostSetup, 503, false, "the host lacks something that space setup provides", "run space doctor, then space setup"},
 		{CodeUnavailable, 503, true, "a part of SPACE is starting or restarting; nothing happened", "try again in a moment"},
+		{CodeDraining, 503, true, "an operator has this host refuse creates and recoveries; nothing happened", "try again later, or end it: space drain --undo"},
 		{CodeGuestNotReady, 504, true, "the guest did not answer within its deadline", "try again; look at the sandbox's load"},
 		{CodeDeadline, 504, true, "the operation did not end within its deadline", "try again, with a smaller task or when the host has less to do"},
 		{CodeGuestDiskFull, 507, false, "the guest's disk is full", "delete files in the sandbox, or make one with a larger disk"},
@@ -133,7 +136,9 @@ type Error struct {
 	Cause   string
 	Remedy  string
 	Fields  []FieldError
-	Err     error // wrapped; for logs, never shown to clients
+	// RetryAfter is when the same call may succeed, for codes that mean that nothing happened; 0: not known.
+	RetryAfter time.Duration
+	Err        error // wrapped; for logs, never shown to clients
 }
 
 func (e *Error) Error() string {

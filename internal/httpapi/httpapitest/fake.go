@@ -51,6 +51,7 @@ type Fake struct {
 	files      map[sandbox.ID]*os.Root
 	imported   []sandbox.Template
 	notReady   error
+	draining   bool
 	reconciled bool // the stray object is gone
 	dataURL    string
 	dropped    chan struct{} // closed and replaced by DropAttachments
@@ -260,9 +261,17 @@ func (f *Fake) Node(context.Context) (control.NodeInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return control.NodeInfo{InstallationID: "abc123", DefaultDriver: "fake", PoolKind: "copy", PoolTotal: 64 << 30, PoolFree: 60 << 30,
-		CPUs: 2, MemoryBytes: 8 << 30, MemoryFree: 4 << 30, Kernel: "6.1.0", Sandboxes: len(f.sandboxes),
+		CPUs: 2, MemoryBytes: 8 << 30, MemoryFree: 4 << 30, Kernel: "6.1.0", Sandboxes: len(f.sandboxes), MaxSandboxes: 100, Draining: f.draining,
 		Drivers: []control.DriverInfo{{Name: "fake", Available: true, Isolation: "none", Version: "1"},
 			{Name: "qemu", Reason: "qemu-system-x86_64 is not installed"}}}, nil
+}
+
+// Drain refuses creates from now on, or takes them again.
+func (f *Fake) Drain(_ context.Context, on bool) (control.DrainState, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.draining = on
+	return control.DrainState{Draining: on, Sandboxes: len(f.sandboxes)}, nil
 }
 
 // Ready is what SetNotReady said, else nil.

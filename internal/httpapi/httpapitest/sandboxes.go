@@ -30,6 +30,9 @@ func (f *Fake) CreateSandbox(ctx context.Context, call control.Call, spec sandbo
 	if id, err := f.replay(call); err != nil || id != "" {
 		return f.acceptedBefore(id), err
 	}
+	if f.draining {
+		return control.Accepted{}, &sandbox.Error{Code: sandbox.CodeDraining, Message: "no new work is taken", RetryAfter: 30 * time.Second}
+	}
 	if spec.Name != "" && f.find(spec.Name) != nil {
 		return control.Accepted{}, &sandbox.Error{Code: sandbox.CodeNameTaken, Message: "a live sandbox has this name", Cause: spec.Name, Remedy: "choose another name"}
 	}

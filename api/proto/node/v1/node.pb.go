@@ -126,8 +126,10 @@ type GetNodeResponse struct {
 	MemoryAvailableBytes uint64    `protobuf:"varint,8,opt,name=memory_available_bytes,json=memoryAvailableBytes,proto3" json:"memory_available_bytes,omitempty"`
 	Kernel               string    `protobuf:"bytes,9,opt,name=kernel,proto3" json:"kernel,omitempty"`
 	Warnings             []string  `protobuf:"bytes,10,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// How many machines there can be at once, ended ones with a disk included.
+	MaxMachines   uint32 `protobuf:"varint,11,opt,name=max_machines,json=maxMachines,proto3" json:"max_machines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -228,6 +230,13 @@ func (x *GetNodeResponse) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *GetNodeResponse) GetMaxMachines() uint32 {
+	if x != nil {
+		return x.MaxMachines
+	}
+	return 0
 }
 
 type Driver struct {
@@ -2027,7 +2036,7 @@ var File_api_proto_node_v1_node_proto protoreflect.FileDescriptor
 const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x1capi/proto/node/v1/node.proto\x12\rspace.node.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n" +
-	"\x0eGetNodeRequest\"\xfd\x02\n" +
+	"\x0eGetNodeRequest\"\xa0\x03\n" +
 	"\x0fGetNodeResponse\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12'\n" +
@@ -2040,7 +2049,8 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"\x16memory_available_bytes\x18\b \x01(\x04R\x14memoryAvailableBytes\x12\x16\n" +
 	"\x06kernel\x18\t \x01(\tR\x06kernel\x12\x1a\n" +
 	"\bwarnings\x18\n" +
-	" \x03(\tR\bwarnings\"\x8a\x01\n" +
+	" \x03(\tR\bwarnings\x12!\n" +
+	"\fmax_machines\x18\v \x01(\rR\vmaxMachines\"\x8a\x01\n" +
 	"\x06Driver\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tavailable\x18\x02 \x01(\bR\tavailable\x12\x1c\n" +
