@@ -88,12 +88,12 @@ func (r reader) LiveSandboxes(ctx context.Context) ([]sandbox.Sandbox, error) {
 		" FROM sandboxes WHERE state <> 'deleted' ORDER BY created_at, id")
 }
 
-// Usage implements store.Reader.
+// Usage implements store.Reader. Triggers keep the table (see migrations).
 func (r reader) Usage(ctx context.Context, exceptDriver string) (store.Usage, error) {
 	return one(ctx, r.q, func(row scanner) (u store.Usage, err error) {
 		return u, row.Scan(&u.Sandboxes, &u.MemoryMiB, &u.VCPUs)
-	}, `SELECT count(*), coalesce(sum(memory_mib), 0), coalesce(sum(vcpus), 0) FROM sandboxes
-		WHERE state <> 'deleted' AND state <> 'failed' AND driver <> ?`, exceptDriver)
+	}, `SELECT coalesce(sum(sandboxes), 0), coalesce(sum(memory_mib), 0), coalesce(sum(vcpus), 0) FROM usage
+		WHERE driver <> ?`, exceptDriver)
 }
 
 // EndingLeases implements store.Reader.
