@@ -32,7 +32,7 @@ const (
 // Store implements store.Store. Make one with Open.
 type Store struct {
 	reader
-	readDB  *sql.DB
+	reads   *cachedPool
 	writeDB *sql.DB
 	queue   chan *update
 	commits atomic.Int64
@@ -82,7 +82,8 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store: %w", err), readDB.Close(), writeDB.Close())
 	}
-	s := &Store{reader: reader{readDB}, readDB: readDB, writeDB: writeDB, queue: make(chan *update, maxBatch),
+	reads := newCachedPool(readDB)
+	s := &Store{reader: reader{reads}, reads: reads, writeDB: writeDB, queue: make(chan *update, maxBatch),
 		finished: make(chan struct{})}
 	go s.write(conn)
 	return s, nil
