@@ -83,6 +83,9 @@ if grep -q -- '--- SKIP' "$log"; then
   exit 1
 fi
 
+stage "soak, short form"
+test/bench.sh soak
+
 stage
 printf '\n== seconds per stage\n'
 printf '%s\n' "${summary[@]}"

@@ -87,7 +87,7 @@ func run(ctx context.Context, o options) (err error) {
 
 func (r *controlRig) conditions(o options) map[string]any {
 	return map[string]any{"file_system": r.place.fsType, "device": r.place.device, "device_kind": r.place.kind, "fsync_ms": r.place.fsync,
-		"synchronous": "FULL", "host_cpus": runtime.NumCPU(), "loadavg_before": r.place.load, "loadavg_after": loadAverage(),
+		"synchronous": "FULL", "host_cpus": runtime.NumCPU(), "loadavg_before": r.place.load, "loadavg_after": rig.LoadAverage(),
 		"fake":        "node and gateway: they answer at once and tell of every machine, over unix sockets as the real ones",
 		"real":        "HTTP over TCP on loopback, API v1, control, SQLite store: one process, wired as space control",
 		"same_cpus":   "the clients and both fakes run on the same CPUs, in another process",

@@ -32,7 +32,7 @@ func makePlace(parent string) (*place, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &place{load: loadAverage()}
+	p := &place{load: rig.LoadAverage()}
 	if p.fsType, p.device, err = mountOf(parent); err != nil {
 		return nil, err
 	}
@@ -132,14 +132,5 @@ func (p *place) measure() error {
 }
 
 func (p *place) remove() error { return errors.Join(os.RemoveAll(p.root), os.RemoveAll(p.run)) }
-
-// loadAverage says how busy the machine is otherwise: the averages of 1, 5 and 15 minutes.
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.Join(strings.Fields(string(text))[:3], " ")
-}
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
