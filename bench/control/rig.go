@@ -59,7 +59,7 @@ func startRig(ctx context.Context, p *place) (_ *controlRig, err error) {
 	if err := r.serveFake(serving, dir.GatewaySocket(), gatewayPath, gateway); err != nil {
 		return nil, err
 	}
-	api, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a socket of this process, at once
+	api, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}

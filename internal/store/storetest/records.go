@@ -156,7 +156,7 @@ func usage(t *testing.T, s store.Store) {
 // usageFollows changes records at random, also in updates that fail, and compares the sums with the records each time.
 func usageFollows(t *testing.T, s store.Store) {
 	ctx := t.Context()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same in every run
+	random := rand.New(rand.NewPCG(1, 2))
 	states := []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateFailed, sandbox.StateDeleted}
 	change := func(b *sandbox.Sandbox) {
 		b.State, b.Driver = states[random.IntN(len(states))], []string{"qemu", "fake", "firecracker"}[random.IntN(3)]
