@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,14 +33,15 @@ func (l *lives) story() string {
 func (l *lives) round(ctx context.Context, n, atOnce int) error {
 	numbers := make(chan int)
 	var mu sync.Mutex
-	var errs []error
+	var first error
+	failed := 0
 	var wg sync.WaitGroup
 	for range atOnce {
 		wg.Go(func() {
 			for i := range numbers {
 				if err := l.live(ctx, i); err != nil {
 					mu.Lock()
-					errs = append(errs, err)
+					first, failed = cmp.Or(first, err), failed+1
 					mu.Unlock()
 				}
 			}
@@ -50,7 +52,10 @@ func (l *lives) round(ctx context.Context, n, atOnce int) error {
 	}
 	close(numbers)
 	wg.Wait()
-	return errors.Join(errs...)
+	if failed > 0 {
+		return fmt.Errorf("%d of %d lives failed, the first: %w", failed, n, first)
+	}
+	return nil
 }
 
 // live is one life.
@@ -92,9 +97,9 @@ func (l *lives) exec(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
 	return l.timed("exec_ms", func() error {
-		res, err := l.product.Client.Exec(ctx, id, apiv1.Exec{Argv: []string{"/bin/echo", "hello"}})
+		res, err := l.product.Client.Exec(ctx, id, apiv1.Exec{Argv: []string{"/bin/echo", "hello"}, Cwd: "/"})
 		if err == nil && (res.ExitCode == nil || *res.ExitCode != 0 || res.Stdout != "hello\n") {
-			err = fmt.Errorf("exec in %s: %+v", id, res)
+			err = fmt.Errorf("exec in %s: state %s, standard output %q, error %+v", id, res.State, res.Stdout, res.Error)
 		}
 		return err
 	})
