@@ -37,7 +37,7 @@ stage systemd-image env SPACE_TEST_BIN="$PWD/bin" SPACE_TEST_ASSETS="$assets" SP
 stage long-pause env SPACE_TEST_BIN="$PWD/bin" SPACE_TEST_ASSETS="$assets" SPACE_TEST_GUEST="$assets/guest" \
   go test -tags 'long realvm' -count=1 -timeout 20m -run '^TestSessionsOverPause$' -v ./test/e2e
 stage template-base go test -tags long -count=1 -timeout 60m -run '^TestBuildBase$' -v ./internal/template
-stage soak test/bench.sh soak -qemu 200 -qemu-round 10 -fake 3000 -fake-round 50 -least 30m
+stage soak test/bench.sh soak -warm 60s -qemu 200 -qemu-round 10 -fake 3000 -fake-round 50 -least 30m
 mkdir -p docs/evidence
 printf '{"commit":"%s","began":"%s","host":"%s","cpus":%s,"stages":[%s]}\n' "$commit" "$began" "$(uname -sr)" "$(nproc)" "$stages" >"$evidence"
 cat "$evidence"

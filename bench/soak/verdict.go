@@ -9,15 +9,15 @@ import (
 )
 
 // rule is how it is decided whether something grows.
-const rule = "after each round, when nothing lives, the lowest of six looks counts; the median of the last quarter of the " +
-	"rounds may be above the median of the second quarter by: memory 8 MiB or 15 %, goroutines, descriptors and threads 5, " +
-	"ledger 0; drift must be 0 at all times"
+const rule = "after each round, when nothing lives, the lowest of six looks counts; the median (of heaps: the lowest value) of " +
+	"the last quarter of the rounds may be above that of the second quarter by: memory 8 MiB or 15 %, goroutines, descriptors " +
+	"and threads 5, ledger 0; drift must be 0 at all times"
 
 // held is what became of one thing.
 type held struct {
 	First   float64 `json:"first"`
-	Early   float64 `json:"early"` // median of the second quarter
-	Late    float64 `json:"late"`  // median of the last quarter
+	Early   float64 `json:"early"` // of the second quarter: the median, of heaps the lowest
+	Late    float64 `json:"late"`  // of the last quarter
 	Max     float64 `json:"max"`
 	Allowed float64 `json:"allowed"` // of late above early
 	PerLife float64 `json:"per_thousand_lives"`
@@ -29,7 +29,11 @@ func judge(series map[string][]float64, lives int) map[string]held {
 	out := map[string]held{}
 	for name, values := range series {
 		h := held{First: values[0], Max: slices.Max(values)}
-		h.Early, h.Late = median(quarter(values, 1)), median(quarter(values, 3))
+		typical := median
+		if strings.HasSuffix(name, "heap_kib") { // between two collections it rises to twice of what is alive
+			typical = slices.Min[[]float64]
+		}
+		h.Early, h.Late = typical(quarter(values, 1)), typical(quarter(values, 3))
 		h.Allowed = allowed(name, h.Early)
 		h.Flat = h.Late-h.Early <= h.Allowed
 		if name == "ledger drift" {
@@ -70,7 +74,7 @@ func median(values []float64) float64 {
 // show prints a table and reports whether all is flat.
 func show(w io.Writer, driver string, lives int, all map[string]held) (flat bool) {
 	flat = true
-	fmt.Fprintf(w, "%s, %d lives: what is held when nothing lives (medians of the second and of the last quarter)\n", driver, lives)
+	fmt.Fprintf(w, "%s, %d lives: what is held when nothing lives, in the second and in the last quarter\n", driver, lives)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		h := all[name]
 		mark := ""

@@ -21,6 +21,8 @@ func TestJudge(t *testing.T) {
 		{"one spike", "node goroutines", append(rising(39, 30, 0), 300), true},
 		{"warm-up only", "control rss_kib", append(rising(10, 20_000, 2_000), rising(30, 40_000, 0)...), true},
 		{"memory with each round", "control rss_kib", rising(40, 40_000, 800), false},
+		{"a heap that is collected now and then", "gateway heap_kib", []float64{20e3, 40e3, 30e3, 50e3, 60e3, 31e3, 45e3, 59e3, 60e3, 59e3, 32e3, 58e3}, true},
+		{"a heap whose lowest rises", "gateway heap_kib", []float64{20e3, 40e3, 30e3, 31e3, 50e3, 60e3, 51e3, 70e3, 90e3, 80e3, 90e3, 85e3}, false},
 		{"a descriptor with every second round", "up descriptors", rising(40, 20, 0.5), false},
 		{"one object more", "ledger tap", append(rising(20, 3, 0), rising(20, 4, 0)...), false},
 		{"drift, only once", "ledger drift", append([]float64{1}, rising(20, 0, 0)...), false},
