@@ -153,6 +153,28 @@ func usage(t *testing.T, s store.Store) {
 	}
 }
 
+// keptForever: an update does not change where a record stands in its list, nor what an operation is about.
+func keptForever(t *testing.T, s store.Store) {
+	b, o := box(""), op("create")
+	o.Resource.ID = string(b.ID)
+	insert(t, s, b)
+	update(t, s, func(tx store.Tx) error { return tx.InsertOperation(o) })
+	update(t, s, func(tx store.Tx) error {
+		changed, later := boxIn(t.Context(), t, tx, b.ID), o
+		changed.CreatedAt, changed.State = epoch().Add(time.Hour), sandbox.StateRunning
+		later.CreatedAt, later.Kind, later.Resource.ID, later.State = epoch().Add(time.Hour), "delete", "other", operation.Running
+		_, err := tx.UpdateSandbox(changed)
+		return errors.Join(err, tx.UpdateOperation(later))
+	})
+	if got := boxIn(t.Context(), t, s, b.ID); !got.CreatedAt.Equal(b.CreatedAt) || got.State != sandbox.StateRunning {
+		t.Errorf("sandbox: %+v", got)
+	}
+	got := must[operation.Operation](t)(s.Operation(t.Context(), o.ID))
+	if !got.CreatedAt.Equal(o.CreatedAt) || got.Kind != o.Kind || got.Resource != o.Resource || got.State != operation.Running {
+		t.Errorf("operation: %+v", got)
+	}
+}
+
 // usageFollows changes records at random, also in updates that fail, and compares the sums with the records each time.
 func usageFollows(t *testing.T, s store.Store) {
 	ctx := t.Context()

@@ -40,6 +40,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"OpenOperations", openOperations},
 		{"Usage", usage},
 		{"UsageFollows", usageFollows},
+		{"KeptForever", keptForever},
 		{"Templates", templates},
 		{"Keys", keys},
 		{"Idempotency", idempotency},
