@@ -1,6 +1,9 @@
 package main
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
@@ -30,8 +33,19 @@ func TestJudge(t *testing.T) {
 		{"few rounds", "gateway goroutines", []float64{20, 21}, true},
 		{"one round", "gateway goroutines", []float64{20}, true},
 	} {
-		if got := judge(map[string][]float64{c.series: c.values}, 100)[c.series]; got.Flat != c.flat {
+		if got := judge(map[string][]float64{c.series: c.values}, 100, time.Minute)[c.series]; got.Flat != c.flat {
 			t.Errorf("%s: %+v, want flat %v", c.name, got, c.flat)
+		}
+	}
+}
+
+// TestJudgeWithoutRest: only much more memory counts then.
+func TestJudgeWithoutRest(t *testing.T) {
+	t.Parallel()
+	for late, flat := range map[float64]bool{40 << 10: true, 150 << 10: false} {
+		values := []float64{30 << 10, 30 << 10, 30 << 10, late}
+		if got := judge(map[string][]float64{"gateway rss_kib": values}, 100, 0)["gateway rss_kib"]; got.Flat != flat {
+			t.Errorf("%+v, want flat %v", got, flat)
 		}
 	}
 }
