@@ -36,7 +36,7 @@ func makePlace(parent string) (*place, error) {
 	if p.fsType, p.device, err = mountOf(parent); err != nil {
 		return nil, err
 	}
-	if slices.Contains([]string{"tmpfs", "ramfs", "overlay"}, p.fsType) {
+	if slices.Contains([]string{"tmpfs", "ramfs"}, p.fsType) {
 		return nil, fmt.Errorf("%s is on %s, not on a disk: name another directory with -dir", parent, p.fsType)
 	}
 	if p.kind, err = deviceKind(parent); err != nil {
