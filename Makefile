@@ -7,7 +7,7 @@ export CGO_ENABLED := 0
 LDFLAGS := -s -w
 AGENT := internal/guestos/agentbin/space-agent
 
-.PHONY: help demo test test-long build check-go unit lint fuzz generate man redteam bench bench-boot bench-session clean
+.PHONY: help demo test test-long build check-go unit lint fuzz generate man redteam bench bench-boot bench-session bench-control bench-soak clean
 
 help:
 	@echo "make demo    install what is missing, build, set up, and watch real work in a real microVM (root)"
@@ -16,7 +16,9 @@ help:
 	@echo "make unit    unit tests only; no microVM"
 	@echo "make lint    golangci-lint;  make generate: protocol code, OpenAPI, error table"
 	@echo "make bench   all benchmarks (root):  bench-boot: create-to-ready against the bare VMM;"
-	@echo "             bench-session: commands and files through the API against the bare agent"
+	@echo "             bench-session: commands and files through the API against the bare agent;"
+	@echo "             bench-control: creates and deletes a second of the control plane alone, and where the time goes;"
+	@echo "             bench-soak: many lives, and whether memory, goroutines, descriptors and kernel objects stay flat"
 	@echo "make redteam       a hostile guest tries every way out; the last line says what got through (root)"
 	@echo "make test-long     what does not fit CI: every fuzz target for minutes, the template base (root)"
 	@echo "make fuzz    every fuzz target for its share of 90 s;  make man: manual pages in bin/man"
@@ -72,13 +74,19 @@ redteam: build
 test-long: build
 	@test/long.sh
 
-bench: bench-boot bench-session
+bench: bench-boot bench-session bench-control bench-soak
 
 bench-boot: build
 	@test/bench.sh boot
 
 bench-session: build
 	@test/bench.sh session
+
+bench-control: build
+	@test/bench.sh control
+
+bench-soak: build
+	@test/bench.sh soak
 
 clean:
 	rm -rf bin $(AGENT)

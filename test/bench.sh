@@ -11,15 +11,20 @@ if [ "$(id -u)" != 0 ]; then
   exit 1
 fi
 case $name in
-boot | session)
+boot | session | soak)
   assets=$(test/assets.sh)
   export CGO_ENABLED=0
-  go build -o bin/bare ./bench/bare
+  if [ "$name" != soak ]; then go build -o bin/bare ./bench/bare; fi
   go build -o "bin/bench-$name" "./bench/$name"
   "bin/bench-$name" -assets "$assets" "$@"
   ;;
+control)
+  export CGO_ENABLED=0
+  go build -o bin/bench-control ./bench/control
+  bin/bench-control "$@"
+  ;;
 *)
-  echo "bench: no benchmark $name; there are: boot, session" >&2
+  echo "bench: no benchmark $name; there are: boot, session, control, soak" >&2
   exit 2
   ;;
 esac

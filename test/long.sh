@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What does not fit CI: every fuzz target for minutes, race tests of all packages, a whole Debian with
-# systemd as an image, a long pause, the large template from scratch. It writes what ran, how long and with which result to
-# docs/evidence/long-<commit>.json. Needs root and the registries.
+# systemd as an image, a long pause, the large template from scratch, 30 minutes of sandboxes that live and die. It writes
+# what ran, how long and with which result to docs/evidence/long-<commit>.json. Needs root and the registries.
 #
 # LONG_FUZZ_SECONDS (default 3600) is the time of all fuzz targets together.
 set -euo pipefail
@@ -38,6 +38,7 @@ stage long-pause env SPACE_TEST_BIN="$PWD/bin" SPACE_TEST_ASSETS="$assets" SPACE
 stage crash-qemu env SPACE_TEST_BIN="$PWD/bin" SPACE_TEST_ASSETS="$assets" SPACE_TEST_GUEST="$assets/guest" \
   go test -tags 'long realvm' -count=1 -timeout 60m -run '^TestCrashAtEveryStepOnQEMU$' -v ./test/e2e
 stage template-base go test -tags long -count=1 -timeout 60m -run '^TestBuildBase$' -v ./internal/template
+stage soak test/bench.sh soak -settle 20s -warm 60s -qemu 200 -qemu-round 10 -fake 3000 -fake-round 250 -least 30m
 mkdir -p docs/evidence
 printf '{"commit":"%s","began":"%s","host":"%s","cpus":%s,"stages":[%s]}\n' "$commit" "$began" "$(uname -sr)" "$(nproc)" "$stages" >"$evidence"
 cat "$evidence"

@@ -88,6 +88,10 @@ if grep -q -- '--- SKIP' "$log"; then
   exit 1
 fi
 
+stage "control plane and soak, short forms"
+test/bench.sh control -n1 20 -n10 50 -n50 200
+test/bench.sh soak
+
 stage
 printf '\n== seconds per stage\n'
 printf '%s\n' "${summary[@]}"

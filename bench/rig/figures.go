@@ -6,8 +6,8 @@ import "slices"
 type Result struct {
 	Bench      string             `json:"bench"`
 	Conditions map[string]any     `json:"conditions"`
-	Figures    map[string]Figure  `json:"figures"`
-	Ratios     map[string]float64 `json:"ratios"` // only those that have a limit
+	Figures    any                `json:"figures"` // by name; a Figure, or a plain number
+	Ratios     map[string]float64 `json:"ratios"`  // only those that have a limit
 }
 
 // Figure is what is said of one kind of measurement, in milliseconds.

@@ -24,6 +24,7 @@ import (
 type Options struct {
 	Space  string // the program
 	Assets string // bundle made by space assets build, with the template mini
+	Driver string // qemu (also when empty) or fake
 	Memory int    // MiB of a machine
 	Disk   int    // MiB of a machine's disk
 }
@@ -39,6 +40,12 @@ type Product struct {
 	log                      tail
 	isolation, version, pool string
 }
+
+// The drivers.
+const (
+	qemu = "qemu"
+	fake = "fake"
+)
 
 // How long things may take before the benchmark gives up.
 const (
@@ -56,6 +63,9 @@ func Install(ctx context.Context, o Options) (_ *Product, err error) {
 	parent, err := os.MkdirTemp("", "space-bench-")
 	if err != nil {
 		return nil, err
+	}
+	if o.Driver == "" {
+		o.Driver = qemu
 	}
 	p := &Product{opts: o, space: space, parent: parent, Dir: filepath.Join(parent, "d")}
 	defer func() {
@@ -77,16 +87,27 @@ func Install(ctx context.Context, o Options) (_ *Product, err error) {
 
 // run runs one command of the CLI; its output is shown only when it fails.
 func (p *Product) run(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, p.space, append(args, "--data-dir", p.Dir)...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, p.space, append(args, "--data-dir", p.Dir)...)
+	cmd.Env = p.environment()
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("space %s: %w\n%s", args[0], err, out)
 	}
 	return nil
 }
 
+// environment allows the fake driver when it is what was asked for.
+func (p *Product) environment() []string {
+	if p.opts.Driver == fake {
+		return append(os.Environ(), "SPACE_ALLOW_FAKE=1")
+	}
+	return os.Environ()
+}
+
 // start runs space up until it says that it is ready.
 func (p *Product) start(ctx context.Context) error {
-	p.up = exec.Command(p.space, "up", "--data-dir", p.Dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--driver", "qemu")
+	p.up = exec.Command(p.space, "up", "--data-dir", p.Dir, "--listen", "127.0.0.1:0", "--data-listen", "127.0.0.1:0", "--driver", p.opts.Driver)
+	p.up.Env = p.environment()
 	stderr, err := p.up.StderrPipe()
 	if err != nil {
 		return err
@@ -166,17 +187,17 @@ func (p *Product) describe(ctx context.Context) error {
 	}
 	p.pool = node.Pool.Kind
 	for _, d := range node.Drivers {
-		if d.Name == "qemu" && d.Available {
+		if d.Name == p.opts.Driver && d.Available {
 			p.isolation, p.version = d.Isolation, d.Version
 			return nil
 		}
 	}
-	return errors.New("the driver qemu does not work here")
+	return fmt.Errorf("the driver %s does not work here", p.opts.Driver)
 }
 
 // Conditions are what all benchmarks say about where they ran.
 func (p *Product) Conditions() map[string]any {
-	return map[string]any{"driver": "qemu", "isolation": p.isolation, "vmm_version": p.version, "pool": p.pool,
+	return map[string]any{"driver": p.opts.Driver, "isolation": p.isolation, "vmm_version": p.version, "pool": p.pool,
 		"template": "mini", "vcpus": 1, "memory_mib": p.opts.Memory, "disk_mib": p.opts.Disk, "host_cpus": runtime.NumCPU()}
 }
 
@@ -192,8 +213,7 @@ func (p *Product) Accel() string {
 func (p *Product) Create(ctx context.Context) (*apiv1.Lifecycle, error) {
 	ctx, cancel := context.WithTimeout(ctx, createLimit)
 	defer cancel()
-	made, err := p.Client.CreateSandbox(ctx, apiv1.CreateSandbox{Template: "mini", MemoryMiB: &p.opts.Memory,
-		DiskMiB: &p.opts.Disk}, client.Wait(createLimit))
+	made, err := p.Client.CreateSandbox(ctx, p.spec(), client.Wait(createLimit))
 	if err != nil {
 		return nil, err
 	}
@@ -201,6 +221,15 @@ func (p *Product) Create(ctx context.Context) (*apiv1.Lifecycle, error) {
 		return nil, fmt.Errorf("the sandbox is %s: %+v", made.Sandbox.State, made.Operation.Error)
 	}
 	return made, nil
+}
+
+// Accept asks for a sandbox and does not wait for it.
+func (p *Product) Accept(ctx context.Context) (*apiv1.Lifecycle, error) {
+	return p.Client.CreateSandbox(ctx, p.spec())
+}
+
+func (p *Product) spec() apiv1.CreateSandbox {
+	return apiv1.CreateSandbox{Template: "mini", MemoryMiB: &p.opts.Memory, DiskMiB: &p.opts.Disk}
 }
 
 // Delete removes a sandbox, also when ctx has ended.
@@ -215,7 +244,7 @@ func (p *Product) Delete(ctx context.Context, id string) error {
 func (p *Product) Remove() error {
 	ctx, cancel := context.WithTimeout(context.Background(), downLimit)
 	defer cancel()
-	if err := p.run(ctx, "down", "--all"); err != nil { // also when setup was not finished
+	if err := p.run(ctx, "down", "--all", "--driver", p.opts.Driver); err != nil { // also when setup was not finished
 		if p.up != nil {
 			err = errors.Join(err, p.up.Process.Kill(), p.up.Wait())
 		}

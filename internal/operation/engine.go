@@ -202,6 +202,7 @@ func (e *Engine) Wait(ctx context.Context, id sandbox.OperationID, limit time.Du
 		defer timer.Stop()
 		select {
 		case <-en.done:
+			return en.snapshot(), nil // as it became durable
 		case <-timer.C:
 		case <-ctx.Done():
 			return en.snapshot(), nil

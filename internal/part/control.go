@@ -63,7 +63,7 @@ func RunControl(ctx context.Context, cfg ControlConfig) (err error) {
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(dir.GatewaySocket()))
 	defer nodeHTTP.CloseIdleConnections()
 	defer gatewayHTTP.CloseIdleConnections()
-	mapped := connect.WithClientOptions(connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls()), connect.WithReadMaxBytes(maxAnswerBytes))
+	mapped := connect.WithClientOptions(rpc.Plain(), connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls()), connect.WithReadMaxBytes(maxAnswerBytes))
 	transcripts, err := transcript.Open(dir.TranscriptsDir(), transcript.Limits{})
 	if err != nil {
 		return ownFile(dir, err)

@@ -178,7 +178,7 @@ func (i *Installation) StartControl() {
 	signer, err := auth.LoadOrCreateSigner(i.dir.SigningKeyFile())
 	must(i.t, err)
 	nodeHTTP, gatewayHTTP := rpc.HTTPClient(rpc.DialUnix(i.dir.NodeSocket())), rpc.HTTPClient(rpc.DialUnix(i.dir.GatewaySocket()))
-	mapped := connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls())
+	mapped := connect.WithClientOptions(rpc.Plain(), connect.WithInterceptors(rpc.Errors(), telemetry.TraceCalls()))
 	transcripts, err := transcript.Open(i.dir.TranscriptsDir(), transcript.Limits{})
 	must(i.t, err)
 	c, err := control.New(i.t.Context(), control.Deps{Store: store, Signer: signer, Logger: i.log.logger("control"), DataPlaneURL: i.data.http.URL,

@@ -131,11 +131,11 @@ type Tx interface {
 
 	// InsertSandbox adds a record; its revision becomes 1.
 	InsertSandbox(s sandbox.Sandbox) error
-	// UpdateSandbox replaces the record if it still has s.Revision and returns it with the next one.
+	// UpdateSandbox replaces the record, but for CreatedAt, if it still has s.Revision and returns it with the next one.
 	UpdateSandbox(s sandbox.Sandbox) (sandbox.Sandbox, error)
 
 	InsertOperation(op operation.Operation) error
-	// UpdateOperation replaces an operation that has not ended.
+	// UpdateOperation replaces an operation that has not ended, but for Kind, Resource and CreatedAt.
 	UpdateOperation(op operation.Operation) error
 
 	// InsertCommand adds a record; its revision becomes 1.

@@ -51,6 +51,7 @@ func (t *tx) UpdateSandbox(s sandbox.Sandbox) (sandbox.Sandbox, error) {
 	}
 	s = s.Clone()
 	s.Revision++
+	s.CreatedAt = old.CreatedAt
 	t.s.sandboxes[s.ID] = s
 	return s.Clone(), nil
 }
@@ -68,6 +69,7 @@ func (t *tx) UpdateOperation(op operation.Operation) error {
 	if !ok || old.State.Ended() {
 		return store.ErrConflict
 	}
+	op.Kind, op.Resource, op.CreatedAt = old.Kind, old.Resource, old.CreatedAt
 	t.s.operations[op.ID] = cloneOperation(op)
 	return nil
 }

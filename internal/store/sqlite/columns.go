@@ -14,7 +14,17 @@ import (
 
 // querier is what both the pool of readers and the writer's connection can do.
 type querier interface {
+	// QueryContext runs one of the few queries whose text is fixed; it is parsed once.
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	// QueryOnce runs a query whose text was put together for this call.
+	QueryOnce(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// once is a querier that keeps no statements.
+type once struct{ querier }
+
+func (o once) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return o.QueryOnce(ctx, query, args...)
 }
 
 // reader implements store.Reader on either.
@@ -152,6 +162,7 @@ type list[T any] struct {
 // page runs the list with its selection.
 func (l list[T]) page(ctx context.Context, q querier, sel selection, req store.PageRequest) (store.Page[T], error) {
 	var page store.Page[T]
+	q = once{q}
 	req, err := req.Normalize()
 	if err != nil {
 		return page, err

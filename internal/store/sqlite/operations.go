@@ -171,7 +171,8 @@ func (t *tx) UpdateOperation(op operation.Operation) error {
 	if err != nil {
 		return err
 	}
-	return t.exec(store.ErrConflict, `UPDATE operations SET kind=?, resource_type=?, resource_id=?, state=?, no_change=?,
-		attempt=?, created_at=?, started_at=?, ended_at=?, steps=?, error=?, input=?
-		WHERE id=? AND state IN ('queued', 'running')`, append(values, op.ID)...)
+	const resource, createdAt = 3, 6 // an index is rewritten for each of its columns that is set, also to what it was
+	values = append(values[resource:createdAt:createdAt], values[createdAt+1:]...)
+	return t.exec(store.ErrConflict, `UPDATE operations SET state=?, no_change=?, attempt=?, started_at=?, ended_at=?,
+		steps=?, error=?, input=? WHERE id=? AND state IN ('queued', 'running')`, append(values, op.ID)...)
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/store"
@@ -42,6 +43,9 @@ func sandboxValues(s sandbox.Sandbox) ([]any, error) {
 		nanos(s.CreatedAt), nanos(s.ReadyAt), nanos(s.DeletedAt), s.OperationID,
 		int64(lease.TTL), lease.OnExpiry, nanos(lease.ExpiresAt), int64(lease.Remaining)}, nil
 }
+
+// createdAtValue is where sandboxValues has created_at.
+const createdAtValue = 17
 
 var sandboxList = list[sandbox.Sandbox]{table: "sandboxes", columns: sandboxColumns, scan: scanSandbox,
 	position: func(s sandbox.Sandbox) store.Position {
@@ -88,12 +92,12 @@ func (r reader) LiveSandboxes(ctx context.Context) ([]sandbox.Sandbox, error) {
 		" FROM sandboxes WHERE state <> 'deleted' ORDER BY created_at, id")
 }
 
-// Usage implements store.Reader.
+// Usage implements store.Reader. Triggers keep the table (see migrations).
 func (r reader) Usage(ctx context.Context, exceptDriver string) (store.Usage, error) {
 	return one(ctx, r.q, func(row scanner) (u store.Usage, err error) {
 		return u, row.Scan(&u.Sandboxes, &u.MemoryMiB, &u.VCPUs)
-	}, `SELECT count(*), coalesce(sum(memory_mib), 0), coalesce(sum(vcpus), 0) FROM sandboxes
-		WHERE state <> 'deleted' AND state <> 'failed' AND driver <> ?`, exceptDriver)
+	}, `SELECT coalesce(sum(sandboxes), 0), coalesce(sum(memory_mib), 0), coalesce(sum(vcpus), 0) FROM usage
+		WHERE driver <> ?`, exceptDriver)
 }
 
 // EndingLeases implements store.Reader.
@@ -118,9 +122,11 @@ func (t *tx) UpdateSandbox(s sandbox.Sandbox) (sandbox.Sandbox, error) {
 	if err != nil {
 		return s, err
 	}
+	// An index is rewritten for each of its columns that is set, also to what it was.
+	values = slices.Delete(values, createdAtValue, createdAtValue+1)
 	err = t.exec(store.ErrConflict, `UPDATE sandboxes SET name=?, state=?, desired_state=?, reason=?, detail=?,
 		template_ref=?, template_digest=?, driver=?, isolation=?, vcpus=?, memory_mib=?, disk_mib=?, env=?, metadata=?,
-		generation=?, agent_token=?, owner=?, created_at=?, ready_at=?, deleted_at=?, operation_id=?,
+		generation=?, agent_token=?, owner=?, ready_at=?, deleted_at=?, operation_id=?,
 		lease_ttl=?, lease_on_expiry=?, lease_expires_at=?, lease_remaining=?, revision=revision+1
 		WHERE id=? AND revision=?`, append(values, s.ID, s.Revision)...)
 	if err != nil {

@@ -27,12 +27,15 @@ const (
 	readConns = 4
 	// busyTimeoutMS is for a backup or an operator's shell that holds the file's lock for a moment.
 	busyTimeoutMS = 10000
+	// checkpointPages (of 4 KiB) is how long the log becomes before it is copied into the file. A copy stands in the way of
+	// the next commit and costs two syncs; a longer log has most pages several times, and they are copied once.
+	checkpointPages = 4000
 )
 
 // Store implements store.Store. Make one with Open.
 type Store struct {
 	reader
-	readDB  *sql.DB
+	reads   *cachedPool
 	writeDB *sql.DB
 	queue   chan *update
 	commits atomic.Int64
@@ -82,7 +85,8 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("store: %w", err), readDB.Close(), writeDB.Close())
 	}
-	s := &Store{reader: reader{readDB}, readDB: readDB, writeDB: writeDB, queue: make(chan *update, maxBatch),
+	reads := newCachedPool(readDB)
+	s := &Store{reader: reader{reads}, reads: reads, writeDB: writeDB, queue: make(chan *update, maxBatch),
 		finished: make(chan struct{})}
 	go s.write(conn)
 	return s, nil
@@ -90,8 +94,8 @@ func Open(ctx context.Context, path string) (*Store, error) {
 
 func dsn(path, more string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() + fmt.Sprintf(
-		"?_pragma=busy_timeout(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=trusted_schema(0)%s",
-		busyTimeoutMS, more)
+		"?_pragma=busy_timeout(%d)&_pragma=wal_autocheckpoint(%d)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=trusted_schema(0)%s",
+		busyTimeoutMS, checkpointPages, more)
 }
 
 // Update implements store.Store.

@@ -143,6 +143,34 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	}
 }
 
+// TestUsageOfAnOlderSchema: sandboxes that were there before the sums are counted.
+func TestUsageOfAnOlderSchema(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "space.db")
+	s := open(t, path)
+	b := sandbox.Sandbox{ID: sandbox.NewID(), State: sandbox.StateRunning, Driver: "qemu", MemoryMiB: 512, VCPUs: 2, CreatedAt: time.Now()}
+	if err := errors.Join(s.Update(t.Context(), func(tx store.Tx) error { return tx.InsertSandbox(b) }), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{"DROP TRIGGER sandboxes_usage_insert", "DROP TRIGGER sandboxes_usage_update",
+		"DROP TRIGGER sandboxes_usage_delete", "DROP TABLE usage", "DELETE FROM goose_db_version WHERE version_id >= 5"} {
+		if _, err := db.ExecContext(t.Context(), q); err != nil {
+			t.Fatalf("%s: %v", q, err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := open(t, path).Usage(t.Context(), "")
+	if want := (store.Usage{Sandboxes: 1, MemoryMiB: 512, VCPUs: 2}); got != want || err != nil {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
 func TestDamagedFileIsRefused(t *testing.T) {
 	t.Parallel()
 	whole := filepath.Join(t.TempDir(), "space.db")

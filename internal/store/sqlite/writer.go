@@ -24,7 +24,7 @@ func (s *Store) write(conn *sql.Conn) {
 			close(u.done)
 		}
 	}
-	s.closeErr = errors.Join(q.close(), conn.Close(), s.readDB.Close(), s.writeDB.Close())
+	s.closeErr = errors.Join(q.close(), conn.Close(), s.reads.close(), s.writeDB.Close())
 }
 
 // waiting takes up to n updates that are in the queue already.
@@ -105,17 +105,9 @@ type cachedConn struct {
 	stmts map[string]*sql.Stmt
 }
 
-// maxStatements bounds the cache; lists with filters make new texts.
-const maxStatements = 128
-
 func (c *cachedConn) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	if st, ok := c.stmts[query]; ok {
 		return st, nil
-	}
-	if len(c.stmts) >= maxStatements {
-		if err := c.close(); err != nil {
-			return nil, err
-		}
 	}
 	st, err := c.conn.PrepareContext(ctx, query)
 	if err != nil {
@@ -141,6 +133,11 @@ func (c *cachedConn) QueryContext(ctx context.Context, query string, args ...any
 		return nil, err
 	}
 	return st.QueryContext(ctx, args...)
+}
+
+// QueryOnce is QueryContext without a kept statement.
+func (c *cachedConn) QueryOnce(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return c.conn.QueryContext(context.WithoutCancel(ctx), query, args...)
 }
 
 func (c *cachedConn) changes(ctx context.Context) (n int64, err error) {

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -149,6 +150,82 @@ func usage(t *testing.T, s store.Store) {
 	got := must[store.Usage](t)(s.Usage(t.Context(), "fake"))
 	if want := (store.Usage{Sandboxes: 6, MemoryMiB: 63, VCPUs: 6}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// keptForever: an update does not change where a record stands in its list, nor what an operation is about.
+func keptForever(t *testing.T, s store.Store) {
+	b, o := box(""), op("create")
+	o.Resource.ID = string(b.ID)
+	insert(t, s, b)
+	update(t, s, func(tx store.Tx) error { return tx.InsertOperation(o) })
+	update(t, s, func(tx store.Tx) error {
+		changed, later := boxIn(t.Context(), t, tx, b.ID), o
+		changed.CreatedAt, changed.State = epoch().Add(time.Hour), sandbox.StateRunning
+		later.CreatedAt, later.Kind, later.Resource.ID, later.State = epoch().Add(time.Hour), "delete", "other", operation.Running
+		_, err := tx.UpdateSandbox(changed)
+		return errors.Join(err, tx.UpdateOperation(later))
+	})
+	if got := boxIn(t.Context(), t, s, b.ID); !got.CreatedAt.Equal(b.CreatedAt) || got.State != sandbox.StateRunning {
+		t.Errorf("sandbox: %+v", got)
+	}
+	got := must[operation.Operation](t)(s.Operation(t.Context(), o.ID))
+	if !got.CreatedAt.Equal(o.CreatedAt) || got.Kind != o.Kind || got.Resource != o.Resource || got.State != operation.Running {
+		t.Errorf("operation: %+v", got)
+	}
+}
+
+// usageFollows changes records at random, also in updates that fail, and compares the sums with the records each time.
+func usageFollows(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	random := rand.New(rand.NewPCG(1, 2))
+	states := []sandbox.State{sandbox.StateCreating, sandbox.StateRunning, sandbox.StatePaused, sandbox.StateFailed, sandbox.StateDeleted}
+	change := func(b *sandbox.Sandbox) {
+		b.State, b.Driver = states[random.IntN(len(states))], []string{"qemu", "fake", "firecracker"}[random.IntN(3)]
+		b.VCPUs, b.MemoryMiB = 1+random.IntN(4), 1+random.IntN(1000)
+	}
+	var ids []sandbox.ID
+	for step := range 200 {
+		b, undone := box(""), errors.New("undone")
+		change(&b)
+		old := -1
+		if len(ids) > 0 && random.IntN(3) > 0 {
+			old = random.IntN(len(ids))
+		}
+		err := s.Update(ctx, func(tx store.Tx) (err error) {
+			switch {
+			case step%50 == 49:
+				err = tx.Purge(epoch(), epoch().AddDate(1, 0, 0))
+			case old < 0:
+				err = tx.InsertSandbox(b)
+			default:
+				if b, err = tx.Sandbox(ctx, ids[old]); errors.Is(err, store.ErrNotFound) {
+					return nil // purged
+				} else if err == nil {
+					change(&b)
+					_, err = tx.UpdateSandbox(b)
+				}
+			}
+			if err == nil && step%5 == 0 {
+				err = undone
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, undone) {
+			t.Fatal(err)
+		}
+		if err == nil && old < 0 {
+			ids = append(ids, b.ID)
+		}
+		var want store.Usage
+		for _, b := range must[[]sandbox.Sandbox](t)(s.LiveSandboxes(ctx)) {
+			if b.State != sandbox.StateFailed && b.Driver != "fake" {
+				want.Sandboxes, want.MemoryMiB, want.VCPUs = want.Sandboxes+1, want.MemoryMiB+int64(b.MemoryMiB), want.VCPUs+int64(b.VCPUs)
+			}
+		}
+		if got := must[store.Usage](t)(s.Usage(ctx, "fake")); got != want {
+			t.Fatalf("step %d: got %+v, want %+v", step, got, want)
+		}
 	}
 }
 

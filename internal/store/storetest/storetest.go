@@ -39,6 +39,8 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"OperationLists", operationLists},
 		{"OpenOperations", openOperations},
 		{"Usage", usage},
+		{"UsageFollows", usageFollows},
+		{"KeptForever", keptForever},
 		{"Templates", templates},
 		{"Keys", keys},
 		{"Idempotency", idempotency},
