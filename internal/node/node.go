@@ -191,6 +191,10 @@ type entry struct {
 	stir     chan struct{} // of capacity 1
 }
 
+func newEntry() *entry {
+	return &entry{lock: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
+}
+
 func (e *entry) setAgent(b sandboxnet.Box) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -203,7 +207,7 @@ func (n *Node) entryOf(id sandbox.ID) *entry {
 	defer n.mu.Unlock()
 	e := n.machines[id]
 	if e == nil {
-		e = &entry{lock: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
+		e = newEntry()
 		n.machines[id] = e
 	}
 	e.refs++
