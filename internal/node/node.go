@@ -178,6 +178,8 @@ type entry struct {
 	box     sandboxnet.Box
 	vcpus   vcpus
 	stalled time.Time // when the host last had no space for its disk
+	// removing: a goroutine goes on with a removal that has failed.
+	removing bool
 
 	// agent is how the gateway reaches the machine; guarded by mu, so that fd.sock never waits for an operation.
 	mu    sync.Mutex
