@@ -114,6 +114,7 @@ type Control struct {
 	gateway   *link
 	routes    *routes
 	holds     *holds
+	stdin     *stdinRoom // of execs
 	recorders *recorders
 	metrics   *metrics
 	verifier  *auth.Verifier                         // of sandbox tokens
@@ -132,7 +133,7 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
 		slots: semaphore.NewWeighted(deps.Limits.ConcurrentCreates), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
-		routes: newRoutes(), holds: newHolds(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey()),
+		routes: newRoutes(), holds: newHolds(), stdin: newStdinRoom(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey()),
 		outbox: box}
 	c.metrics = newMetrics(c)
 	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})
