@@ -125,6 +125,7 @@ type Control struct {
 	gateway   *link
 	routes    *routes
 	holds     *holds
+	stdin     *stdinRoom // of execs
 	recorders *recorders
 	metrics   *metrics
 	verifier  *auth.Verifier                         // of sandbox tokens
@@ -142,8 +143,9 @@ func New(ctx context.Context, deps Deps) (*Control, error) {
 	deps.Store = box
 	base, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Control{Deps: deps, base: base, stop: stop, boxes: newLanes(), events: newLanes(), waiting: newNotifier(),
-		turns: newTurns(deps.Limits.ConcurrentCreates, deps.Limits.QueuedPerKey, deps.Limits.Queued), budget: newBudget(nil), imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
-		routes: newRoutes(), holds: newHolds(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey()),
+		turns: newTurns(deps.Limits.ConcurrentCreates, deps.Limits.QueuedPerKey, deps.Limits.Queued), budget: newBudget(nil),
+		imports: semaphore.NewWeighted(maxImports), node: newLink("node"), gateway: newLink("gateway"),
+		routes: newRoutes(), holds: newHolds(), stdin: newStdinRoom(), recorders: newRecorders(), verifier: auth.NewVerifier(deps.Signer.PublicKey()),
 		outbox: box}
 	c.metrics = newMetrics(c)
 	c.engine = operation.New(operation.Config{Store: operationStore{deps.Store}, Now: deps.Now, Logger: deps.Logger})

@@ -20,12 +20,18 @@ const (
 // so does Exec. When ctx ends first, the command goes on and the result says how far it is.
 func (c *Control) Exec(ctx context.Context, call Call, ref string, spec sandbox.CommandSpec, stdin []byte) (ExecResult, error) {
 	spec.Stdin = spec.Stdin || len(stdin) > 0 || spec.PTY != nil
+	giveBack, err := c.stdinFor(ctx, ref, len(stdin))
+	if err != nil {
+		return ExecResult{}, err
+	}
+	x := &execution{c: c, stdin: stdin, giveBack: giveBack}
+	defer x.unfed()
 	cmd, replayed, err := c.newCommand(ctx, call, ref, spec)
 	if err != nil {
 		return ExecResult{}, err
 	}
 	defer c.letGo(cmd.ID, c.holds.read(cmd.ID)) // the agent keeps the output until it has been read here
-	x := newExecution(c, cmd, stdin)
+	x.begin(cmd)
 	if cmd, err = x.run(ctx); err != nil {
 		return ExecResult{}, err
 	}
@@ -36,6 +42,18 @@ func (c *Control) Exec(ctx context.Context, call Call, ref string, spec sandbox.
 		err = nil // it stands still together with its sandbox: the answer says that it has not ended
 	}
 	return ExecResult{Command: cmd, Replayed: replayed, Stdout: x.first.data, Stderr: x.second.data}, err
+}
+
+// stdinFor reserves room for an exec's standard input. A sandbox that is not there is found out about later.
+func (c *Control) stdinFor(ctx context.Context, ref string, n int) (giveBack func(), err error) {
+	if n == 0 {
+		return func() {}, nil
+	}
+	box, err := find(ctx, c.Store, ref)
+	if err != nil && sandbox.CodeOf(err) != sandbox.CodeNotFound {
+		return nil, err
+	}
+	return c.stdin.take(box.ID, n)
 }
 
 // letGo ends a hold on a session's output; once nobody holds it, the agent may forget an ended process.

@@ -16,6 +16,7 @@ type execution struct {
 	c             *Control
 	cmd           sandbox.Command
 	stdin         []byte
+	giveBack      func() // the room of stdin; called when it has been read, or is not going to be
 	fed           bool
 	first, second collected // stdout, or what the terminal showed; stderr
 	whole         bool      // all that the command wrote has been looked at
@@ -31,13 +32,13 @@ type collected struct {
 // followTime is how long an exec has a stream to its guest. Of those there are not as many as there may be commands.
 const followTime = 10 * time.Second
 
-func newExecution(c *Control, cmd sandbox.Command, stdin []byte) *execution {
-	x := &execution{c: c, cmd: cmd, stdin: stdin}
+// begin makes cmd the command that is run.
+func (x *execution) begin(cmd sandbox.Command) {
+	x.cmd = cmd
 	x.first.stream, x.second.stream = agentv1.OutputStream_OUTPUT_STREAM_STDOUT, agentv1.OutputStream_OUTPUT_STREAM_STDERR
 	if cmd.Spec.PTY != nil { // there is one stream then, and it is shown as the first
 		x.first.stream = agentv1.OutputStream_OUTPUT_STREAM_PTY
 	}
-	return x
 }
 
 // run starts the command and returns its record once it has ended, or as it is when ctx ends.
@@ -115,7 +116,17 @@ func (s *collected) take(offset uint64, data []byte) (more bool) {
 func (x *execution) feed() {
 	if x.cmd.Spec.Stdin && !x.fed {
 		x.fed = true
-		x.c.workers.Go(func() { x.c.feed(x.cmd, x.stdin) })
+		x.c.workers.Go(func() {
+			defer x.giveBack()
+			x.c.feed(x.cmd, x.stdin)
+		})
+	}
+}
+
+// unfed gives the room of stdin back when nobody feeds it.
+func (x *execution) unfed() {
+	if !x.fed {
+		x.giveBack()
 	}
 }
 

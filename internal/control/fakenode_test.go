@@ -212,6 +212,12 @@ func (n *fakeNode) DeleteMachine(ctx context.Context, req *connect.Request[nodev
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if generation := req.Msg.EndGeneration; generation != 0 {
+		if n.machines[req.Msg.SandboxId].GetGeneration() == generation {
+			n.become(req.Msg.SandboxId, nodev1.MachineState_MACHINE_STATE_EXITED, sandbox.ReasonGuestNotReady)
+		}
+		return connect.NewResponse(&nodev1.DeleteMachineResponse{}), nil
+	}
 	n.drop(req.Msg.SandboxId)
 	return connect.NewResponse(&nodev1.DeleteMachineResponse{}), nil
 }

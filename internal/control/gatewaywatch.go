@@ -23,7 +23,7 @@ func (c *Control) followGateway(ctx context.Context) error {
 		case *gatewayv1.WatchResponse_Hello_:
 			err = c.configure(ctx)
 		case *gatewayv1.WatchResponse_Process:
-			err = w.process(ctx, e.Process)
+			err = w.process(e.Process)
 		case *gatewayv1.WatchResponse_Synced_:
 			err = w.synced(e.Synced)
 		}

@@ -372,7 +372,6 @@ func TestFailuresEndInTheTruth(t *testing.T) {
 		{sandbox.VerbResume, "ResumeMachine", sandbox.StatePaused, stands, "paused"},
 		{sandbox.VerbResume, "ResumeMachine after", sandbox.StatePaused, stands, "paused"},
 		{sandbox.VerbResume, "AwaitReady", sandbox.StateRunning, runs, ""},
-		{sandbox.VerbRecover, "AwaitReady", sandbox.StateRunning, runs, ""},
 	} {
 		t.Run(string(row.verb)+" "+row.call, func(t *testing.T) {
 			t.Parallel()

@@ -63,9 +63,13 @@ func (r *routes) all() map[sandbox.ID]route {
 	return out
 }
 
+// maxRouteSessions is what an agent's table of processes holds: of older sessions that have ended no guest knows any more.
+// A sandbox may have had any number, and a Configure names those of all sandboxes.
+const maxRouteSessions = 4096
+
 // message is a route with its sessions.
 func (c *Control) message(ctx context.Context, id sandbox.ID, rt route) (*gatewayv1.Route, error) {
-	commands, err := c.Store.AllCommands(ctx, id)
+	commands, err := c.Store.LastCommands(ctx, id, maxRouteSessions)
 	if err != nil {
 		return nil, fmt.Errorf("read command sessions: %w", err)
 	}

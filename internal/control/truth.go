@@ -60,7 +60,7 @@ func heldReason(m *nodev1.Machine) string {
 // exitReason is one of the reasons that the record of a failed sandbox may have.
 func exitReason(m *nodev1.Machine) string {
 	switch r := m.GetReason(); r {
-	case sandbox.ReasonVMMExit, sandbox.ReasonOOM, sandbox.ReasonGuestReboot, sandbox.ReasonHostRestarted:
+	case sandbox.ReasonVMMExit, sandbox.ReasonOOM, sandbox.ReasonGuestReboot, sandbox.ReasonHostRestarted, sandbox.ReasonGuestNotReady:
 		return r
 	}
 	return sandbox.ReasonVMMExit
@@ -75,6 +75,9 @@ func (c *Control) landed(r *operation.Run, id sandbox.ID, verb sandbox.Verb) lan
 		return landing{} // stopping, or a delete has it
 	}
 	m, err := c.lookAt(ctx, id)
+	if err == nil && verb == sandbox.VerbRecover {
+		m, err = c.giveUpMachine(ctx, box, m)
+	}
 	place := placeOf(m)
 	switch {
 	case err != nil:
@@ -87,6 +90,20 @@ func (c *Control) landed(r *operation.Run, id sandbox.ID, verb sandbox.Verb) lan
 		c.tellWish(ctx, box, verb, place)
 	}
 	return place
+}
+
+// giveUpMachine ends what a recovery has booted when the recovery has failed: its guest does not answer, and while it ran
+// the sandbox could not be recovered once more. The disk stays. It returns what node has then.
+func (c *Control) giveUpMachine(ctx context.Context, box sandbox.Sandbox, m *nodev1.Machine) (*nodev1.Machine, error) {
+	if m == nil || m.GetGeneration() != box.Generation || m.GetState() == nodev1.MachineState_MACHINE_STATE_EXITED {
+		return m, nil
+	}
+	_, err := call(ctx, c.Limits.DeleteTimeout, c.Deps.Node.DeleteMachine,
+		&nodev1.DeleteMachineRequest{SandboxId: string(box.ID), EndGeneration: box.Generation})
+	if err != nil {
+		c.Logger.WarnContext(ctx, "a machine whose guest does not answer could not be ended", "sandbox_id", box.ID, "error", err)
+	}
+	return c.lookAt(ctx, box.ID)
 }
 
 // cameFrom is where a sandbox was before a verb moved it. Its reason is still in the record.

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -127,6 +128,45 @@ func TestFailedRecoveryKeepsTheReason(t *testing.T) {
 	w.node.setHook(nil)
 	w.done(sandbox.VerbRecover, box.ID)
 	w.wantBox(box.ID, sandbox.StateRunning, sandbox.StateRunning, "")
+}
+
+// TestRecoveryWhoseGuestDoesNotAnswer: its machine is ended, so that it can be recovered once more. Were it running, no verb
+// but delete would help, and with it the disk would go.
+func TestRecoveryWhoseGuestDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for name, giveUp := range map[string]func(*world, *gate, sandbox.OperationID){
+		"refuses": func(_ *world, g *gate, _ sandbox.OperationID) { close(g.open) },
+		"canceled": func(w *world, _ *gate, op sandbox.OperationID) {
+			if _, err := w.c.CancelOperation(w.t.Context(), op); err != nil {
+				w.t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			box, g := w.ready(sandbox.VerbRecover), newGate()
+			w.gw.setHook(func(ctx context.Context, call, id string) error {
+				if err := g.at("AwaitReady")(ctx, call, id); err != nil || call != "AwaitReady" {
+					return err
+				}
+				return sandbox.Errorf(sandbox.CodeGuestNotReady, "no answer")
+			})
+			op := w.asked(sandbox.VerbRecover, box.ID)
+			<-g.reached
+			giveUp(w, g, op)
+			if op := w.ended(op); op.State == operation.Succeeded {
+				t.Error("it succeeded")
+			}
+			w.wantBox(box.ID, sandbox.StateFailed, sandbox.StateRunning, sandbox.ReasonGuestNotReady)
+			w.gw.setHook(nil)
+			w.done(sandbox.VerbRecover, box.ID)
+			w.wantBox(box.ID, sandbox.StateRunning, sandbox.StateRunning, "")
+			w.wantMachine(box.ID, runs, "")
+			w.deleted(box.ID)
+			w.nothingLeft()
+		})
+	}
 }
 
 // TestRoutesAfterRestart: a gateway that starts anew is told which sandboxes stand still.

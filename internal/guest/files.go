@@ -194,7 +194,7 @@ func (c *Client) sendBody(ctx context.Context, route string, query url.Values, b
 
 // DeleteFile removes a file or directory: path, user, recursive, missing_ok.
 func (c *Client) DeleteFile(ctx context.Context, query url.Values) error {
-	_, err := c.small(ctx, fileCall{method: http.MethodDelete, route: "/files", query: query}, maxJSONBytes)
+	_, err := c.small(ctx, fileCall{method: http.MethodDelete, route: "/files", query: query}, maxJSONBytes, longTimeout)
 	return err
 }
 
@@ -214,7 +214,7 @@ func (c *Client) MoveFile(ctx context.Context, query url.Values) (apiv1.FileInfo
 }
 
 func (c *Client) info(ctx context.Context, call fileCall) (apiv1.FileInfo, error) {
-	raw, err := c.small(ctx, call, maxInfoBytes)
+	raw, err := c.small(ctx, call, maxInfoBytes, callTimeout)
 	if err != nil {
 		return apiv1.FileInfo{}, err
 	}
@@ -227,7 +227,7 @@ func (c *Client) info(ctx context.Context, call fileCall) (apiv1.FileInfo, error
 
 // ListFiles describes one page of a directory: path, user, depth, limit, cursor.
 func (c *Client) ListFiles(ctx context.Context, query url.Values) (apiv1.FileList, error) {
-	raw, err := c.small(ctx, fileCall{method: http.MethodGet, route: "/files/list", query: query}, maxListBytes)
+	raw, err := c.small(ctx, fileCall{method: http.MethodGet, route: "/files/list", query: query}, maxListBytes, longTimeout)
 	if err != nil {
 		return apiv1.FileList{}, err
 	}
@@ -235,8 +235,8 @@ func (c *Client) ListFiles(ctx context.Context, query url.Values) (apiv1.FileLis
 }
 
 // small makes a call without a body whose answer is small.
-func (c *Client) small(ctx context.Context, call fileCall, limit int64) ([]byte, error) {
-	callCtx, cancel := context.WithTimeout(ctx, longTimeout)
+func (c *Client) small(ctx context.Context, call fileCall, limit int64, timeout time.Duration) ([]byte, error) {
+	callCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	res, err := c.file(callCtx, c.shared, call)
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/failpoint"
@@ -25,7 +26,89 @@ func (n *Node) remove(ctx context.Context, id sandbox.ID) error {
 	if e.rec == nil {
 		return nil
 	}
-	return n.dismantle(ctx, e)
+	if err := n.dismantle(ctx, e); err != nil {
+		n.removeLater(id, e)
+		return err
+	}
+	return nil
+}
+
+// Pauses between attempts to remove what could not be removed.
+const (
+	firstRemovePause = time.Second
+	maxRemovePause   = time.Minute
+)
+
+// removeLater goes on with a removal that has failed until it is done, whether or not somebody asks for it again. It is
+// called by the holder of the entry.
+func (n *Node) removeLater(id sandbox.ID, e *entry) {
+	if e.removing {
+		return
+	}
+	e.removing = true
+	n.background(func() {
+		for pause := firstRemovePause; ; pause = min(2*pause, maxRemovePause) {
+			select {
+			case <-n.life.Done():
+				return
+			case <-time.After(pause):
+			}
+			if n.removeAgain(id, e) {
+				return
+			}
+		}
+	})
+}
+
+// removeAgain reports whether there is nothing left of a removal that has failed.
+func (n *Node) removeAgain(id sandbox.ID, e *entry) (done bool) {
+	held, err := n.acquire(n.life, id)
+	if err != nil {
+		return true // node is closing
+	}
+	defer n.release(id, held)
+	if held != e {
+		return true // all is gone, and something new is there
+	}
+	if e.rec == nil { // somebody else has done it
+		e.removing = false
+		return true
+	}
+	ctx, cancel := context.WithTimeout(n.life, cleanupTimeout)
+	defer cancel()
+	switch e.rec.Phase {
+	case phaseDeleting:
+		err = n.dismantle(ctx, e)
+	case phaseMaking:
+		err = n.abandon(ctx, e)
+	}
+	if err != nil {
+		n.deps.Logger.Error("what is left of a machine cannot be removed; trying again", "sandbox_id", id, "phase", e.rec.Phase, "error", err)
+		return false
+	}
+	e.removing = false
+	return true
+}
+
+// end kills a machine whose guest is of no use, and keeps its disk; see DeleteMachine in the protocol.
+func (n *Node) end(ctx context.Context, id sandbox.ID, generation int64) error {
+	e, err := n.acquireToDelete(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer n.release(id, e)
+	if e.rec == nil || e.rec.Phase != phaseRunning || e.rec.Generation != generation {
+		return nil
+	}
+	return n.endKept(ctx, e, vmm.Exit{Reason: sandbox.ReasonGuestNotReady, Detail: "its guest had not answered when the recovery was given up"})
+}
+
+// endKept kills a machine that is not wanted any more, and keeps its disk. The caller holds the entry.
+func (n *Node) endKept(ctx context.Context, e *entry, why vmm.Exit) error {
+	if err := e.machine.Kill(ctx); err != nil {
+		return fmt.Errorf("end the machine of %s: %w", e.rec.ID, err)
+	}
+	return n.recordExit(ctx, e, why)
 }
 
 // acquireToDelete is acquire, but a pause or resume of the machine that is under way, or comes first, ends early.

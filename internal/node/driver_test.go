@@ -111,6 +111,7 @@ type machine struct {
 	mu      sync.Mutex
 	paused  bool
 	changes int
+	killErr error
 	// obey, when not nil, is asked before each Pause (true) and Resume (false); on an error nothing changes.
 	obey func(ctx context.Context, pause bool) error
 }
@@ -168,7 +169,20 @@ func (m *machine) Wait(ctx context.Context) (vmm.Exit, error) {
 
 func (m *machine) Console(context.Context) (string, error) { return "", errors.New("no console") }
 
+// refuseKill makes Kill fail with err; nil: not any more.
+func (m *machine) refuseKill(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.killErr = err
+}
+
 func (m *machine) Kill(context.Context) error {
+	m.mu.Lock()
+	err := m.killErr
+	m.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	m.end(vmm.Exit{Reason: vmm.ExitKilled})
 	return nil
 }

@@ -62,7 +62,11 @@ func (n *Node) ensure(ctx context.Context, spec machineSpec) (*nodev1.Machine, [
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		e.rec = rec
-		return nil, nil, errors.Join(err, n.abandon(cctx, e))
+		if aerr := n.abandon(cctx, e); aerr != nil {
+			n.removeLater(spec.id, e)
+			err = errors.Join(err, aerr)
+		}
+		return nil, nil, err
 	}
 	return toProto(e.rec, e.vcpus), stages, nil
 }

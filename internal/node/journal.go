@@ -129,7 +129,7 @@ func (n *Node) tryAcquire(id sandbox.ID) (*entry, bool) {
 	defer n.mu.Unlock()
 	e := n.machines[id]
 	if e == nil {
-		e = &entry{lock: make(chan struct{}, 1)}
+		e = newEntry()
 		n.machines[id] = e
 	}
 	select {

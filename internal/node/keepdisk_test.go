@@ -199,3 +199,93 @@ func (w *world) writeRecord(rec *record) {
 		w.t.Fatal(err)
 	}
 }
+
+// A machine is ended by name of its generation only, its disk stays, and the next one boots on it.
+func TestEndKeepsTheDisk(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.start()
+	id := sandbox.NewID()
+	end := func(generation int64) {
+		t.Helper()
+		req := connect.NewRequest(&nodev1.DeleteMachineRequest{SandboxId: string(id), EndGeneration: generation})
+		if _, err := (service{n: n}).DeleteMachine(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end(1) // there is none
+	w.ended(n, id)
+	if _, err := (service{n: n}).EnsureMachine(t.Context(), w.again(id, 2)); err != nil {
+		t.Fatal(err)
+	}
+	end(1) // it is another one by now
+	if m := await(t, n, id, func(*nodev1.Machine) bool { return true }); m.State != running {
+		t.Errorf("machine %v", m)
+	}
+	for range 2 {
+		end(2)
+	}
+	m := await(t, n, id, func(*nodev1.Machine) bool { return true })
+	if m.State != exited || m.Generation != 2 || m.Reason != sandbox.ReasonGuestNotReady || w.driver.host.running() != 0 {
+		t.Errorf("machine %v", m)
+	}
+	w.requireDisk(id)
+	if _, err := (service{n: n}).EnsureMachine(t.Context(), w.again(id, 3)); err != nil {
+		t.Fatal(err)
+	}
+	w.requireDisk(id)
+	w.remove(n, id)
+	w.requireNothing()
+}
+
+// A machine whose network somebody has removed keeps node from no other one.
+func TestMachineWithoutNetworkIsEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.start()
+	id, other := sandbox.NewID(), sandbox.NewID()
+	w.ensure(first, id)
+	w.ensure(first, other)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(w.dir.Path, "net", string(id))); err != nil {
+		t.Fatal(err)
+	}
+	second := w.start()
+	if m := await(t, second, id, func(*nodev1.Machine) bool { return true }); m.State != exited || m.Reason != sandbox.ReasonVMMExit {
+		t.Errorf("machine %v", m)
+	}
+	if m := await(t, second, other, func(*nodev1.Machine) bool { return true }); m.State != running || w.driver.host.running() != 1 {
+		t.Errorf("the other machine %v", m)
+	}
+	w.remove(second, id)
+	w.remove(second, other)
+	w.requireNothing()
+}
+
+// What could not be removed is removed later, without anybody asking again.
+func TestRemovalGoesOnByItself(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.start()
+	id := sandbox.NewID()
+	w.ensure(n, id)
+	w.driver.host.get(id).refuseKill(errors.New("it does not die"))
+	if _, err := (service{n: n}).DeleteMachine(t.Context(), connect.NewRequest(&nodev1.DeleteMachineRequest{SandboxId: string(id)})); err == nil {
+		t.Fatal("a machine that lives was removed")
+	}
+	sub := n.hub.subscribe()
+	defer sub.close()
+	sub.take()
+	w.driver.host.get(id).refuseKill(nil)
+	select {
+	case <-sub.wake:
+	case <-t.Context().Done():
+		t.Fatal("it stays")
+	}
+	if m, told := sub.take()[id]; !told || m != nil {
+		t.Errorf("told %t: %v", told, m)
+	}
+	w.requireNothing()
+}

@@ -178,6 +178,8 @@ type entry struct {
 	box     sandboxnet.Box
 	vcpus   vcpus
 	stalled time.Time // when the host last had no space for its disk
+	// removing: a goroutine goes on with a removal that has failed.
+	removing bool
 
 	// agent is how the gateway reaches the machine; guarded by mu, so that fd.sock never waits for an operation.
 	mu    sync.Mutex
@@ -189,6 +191,10 @@ type entry struct {
 	// settling: a goroutine makes the vCPUs do what the record wants; stir makes it look again. Guarded by mu.
 	settling bool
 	stir     chan struct{} // of capacity 1
+}
+
+func newEntry() *entry {
+	return &entry{lock: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
 }
 
 func (e *entry) setAgent(b sandboxnet.Box) {
@@ -203,7 +209,7 @@ func (n *Node) entryOf(id sandbox.ID) *entry {
 	defer n.mu.Unlock()
 	e := n.machines[id]
 	if e == nil {
-		e = &entry{lock: make(chan struct{}, 1), stir: make(chan struct{}, 1)}
+		e = newEntry()
 		n.machines[id] = e
 	}
 	e.refs++

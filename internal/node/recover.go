@@ -68,7 +68,8 @@ func (n *Node) recoverOne(ctx context.Context, e *entry) error {
 		clean = n.abandon
 	}
 	if err := clean(ctx, e); err != nil {
-		log.Error("clean-up failed; it is tried again on delete", "error", err)
+		log.Error("clean-up failed; it is tried again", "error", err)
+		n.removeLater(rec.ID, e)
 		n.hub.set(rec.ID, toProto(e.rec, e.vcpus))
 	}
 	return nil
@@ -97,7 +98,8 @@ func (n *Node) adopt(ctx context.Context, e *entry) error {
 	}
 	if rec.BootID != n.deps.BootID {
 		log.Warn("machine did not survive the restart of the host")
-		return n.recordExit(ctx, e, vmm.Exit{Reason: sandbox.ReasonHostRestarted, Detail: "the host booted since this machine ran"})
+		n.hasEnded(ctx, e, vmm.Exit{Reason: sandbox.ReasonHostRestarted, Detail: "the host booted since this machine ran"})
+		return nil
 	}
 	if rec.Machine == nil {
 		return fmt.Errorf("record of %s is %s without a machine", rec.ID, rec.Phase)
@@ -106,20 +108,35 @@ func (n *Node) adopt(ctx context.Context, e *entry) error {
 	if errors.Is(err, vmm.ErrGone) {
 		failpoint.Hit(failpoint.ExitFound)
 		log.Warn("machine ended while node was away")
-		return n.recordExit(ctx, e, vmm.Exit{Reason: sandbox.ReasonVMMExit, Detail: "it ended while node was not running"})
+		n.hasEnded(ctx, e, vmm.Exit{Reason: sandbox.ReasonVMMExit, Detail: "it ended while node was not running"})
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("adopt %s: %w", rec.ID, err)
 	}
 	e.machine = m
 	if e.box, err = b.Network.Open(ctx, rec.ID); err != nil {
-		return fmt.Errorf("network of %s: %w", rec.ID, err)
+		e.box = nil
+		if sandbox.CodeOf(err) != sandbox.CodeNotFound {
+			return fmt.Errorf("network of %s: %w", rec.ID, err)
+		}
+		// Nobody can reach it any more, and it must not keep node from the others.
+		log.Error("the network of a machine is gone; it is ended, and its disk is kept", "error", err)
+		return n.endKept(ctx, e, vmm.Exit{Reason: sandbox.ReasonVMMExit, Detail: "its network had been removed from the host, and it was ended"})
 	}
 	failpoint.Hit(failpoint.MachineAdopted)
 	log.Info("adopted a running machine", "pid", rec.Machine.Process.PID)
 	n.agree(ctx, e)
 	n.watch(e, rec, m)
 	return nil
+}
+
+// hasEnded is recordExit for an adoption: a record that cannot be written now is written by the next node, and does not
+// keep this one from the other machines. The caller holds the entry.
+func (n *Node) hasEnded(ctx context.Context, e *entry, exit vmm.Exit) {
+	if err := n.recordExit(ctx, e, exit); err != nil {
+		n.deps.Logger.Error("cannot record the end of a machine", "sandbox_id", e.rec.ID, "error", err)
+	}
 }
 
 // agreeTime bounds how long the start of node waits for one VMM that does not answer.

@@ -56,6 +56,13 @@ func (s service) DeleteMachine(ctx context.Context, req *connect.Request[nodev1.
 	if err != nil {
 		return nil, err
 	}
+	if generation := req.Msg.EndGeneration; generation != 0 {
+		if err := s.n.end(ctx, id, generation); err != nil {
+			return nil, err
+		}
+		s.n.deps.Logger.InfoContext(ctx, "a machine was ended; its disk is kept", "sandbox_id", id, "generation", generation)
+		return connect.NewResponse(&nodev1.DeleteMachineResponse{}), nil
+	}
 	began := time.Now()
 	if err := s.n.remove(ctx, id); err != nil {
 		return nil, err

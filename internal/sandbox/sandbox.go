@@ -23,11 +23,12 @@ const (
 // Reasons of StateFailed.
 const (
 	ReasonCreateFailed  = "create_failed"
-	ReasonInterrupted   = "interrupted"    // a create was cut off by a crash
-	ReasonVMMExit       = "vmm_exit"       // the VMM ended without being told to
-	ReasonOOM           = "oom"            // the host's kernel killed the VMM for its memory limit
-	ReasonGuestReboot   = "guest_reboot"   // the guest powered off, rebooted or panicked
-	ReasonHostRestarted = "host_restarted" // the host booted since the machine ran
+	ReasonInterrupted   = "interrupted"     // a create was cut off by a crash
+	ReasonVMMExit       = "vmm_exit"        // the VMM ended without being told to
+	ReasonOOM           = "oom"             // the host's kernel killed the VMM for its memory limit
+	ReasonGuestReboot   = "guest_reboot"    // the guest powered off, rebooted or panicked
+	ReasonGuestNotReady = "guest_not_ready" // a recovery was given up before the guest answered
+	ReasonHostRestarted = "host_restarted"  // the host booted since the machine ran
 )
 
 // ReasonPoolFull is the reason of a StatePaused that node caused: the pool is nearly full, and the machine goes on by

@@ -107,8 +107,8 @@ type Reader interface {
 	Commands(ctx context.Context, box sandbox.ID, filter CommandFilter) (Page[sandbox.Command], error)
 	// OpenCommands returns all sessions of a sandbox that have not ended, oldest first.
 	OpenCommands(ctx context.Context, box sandbox.ID) ([]sandbox.Command, error)
-	// AllCommands returns all sessions of a sandbox, oldest first.
-	AllCommands(ctx context.Context, box sandbox.ID) ([]sandbox.Command, error)
+	// LastCommands returns the newest n sessions of a sandbox, and all that have not ended, oldest first.
+	LastCommands(ctx context.Context, box sandbox.ID, n int) ([]sandbox.Command, error)
 
 	// Templates returns the templates of the last ReplaceTemplates, by their first name.
 	Templates(ctx context.Context) ([]sandbox.Template, error)

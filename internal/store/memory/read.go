@@ -89,9 +89,9 @@ func (s *Store) OpenCommands(ctx context.Context, box sandbox.ID) ([]sandbox.Com
 	return read(ctx, s, func(v view) ([]sandbox.Command, error) { return v.OpenCommands(ctx, box) })
 }
 
-// AllCommands implements store.Reader.
-func (s *Store) AllCommands(ctx context.Context, box sandbox.ID) ([]sandbox.Command, error) {
-	return read(ctx, s, func(v view) ([]sandbox.Command, error) { return v.AllCommands(ctx, box) })
+// LastCommands implements store.Reader.
+func (s *Store) LastCommands(ctx context.Context, box sandbox.ID, n int) ([]sandbox.Command, error) {
+	return read(ctx, s, func(v view) ([]sandbox.Command, error) { return v.LastCommands(ctx, box, n) })
 }
 
 // Templates implements store.Reader.

@@ -194,9 +194,11 @@ func (v view) OpenCommands(_ context.Context, box sandbox.ID) ([]sandbox.Command
 		func(c sandbox.Command) bool { return c.SandboxID == box && !c.State.Ended() }), nil
 }
 
-func (v view) AllCommands(_ context.Context, box sandbox.ID) ([]sandbox.Command, error) {
-	return matching(v.s.commands, placeOfCommand, sandbox.Command.Clone,
-		func(c sandbox.Command) bool { return c.SandboxID == box }), nil
+func (v view) LastCommands(_ context.Context, box sandbox.ID, n int) ([]sandbox.Command, error) {
+	all := matching(v.s.commands, placeOfCommand, sandbox.Command.Clone,
+		func(c sandbox.Command) bool { return c.SandboxID == box })
+	old := max(len(all)-n, 0)
+	return append(slices.DeleteFunc(slices.Clone(all[:old]), func(c sandbox.Command) bool { return c.State.Ended() }), all[old:]...), nil
 }
 
 func (v view) Templates(context.Context) ([]sandbox.Template, error) {

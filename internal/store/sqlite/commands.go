@@ -86,10 +86,11 @@ func (r reader) OpenCommands(ctx context.Context, box sandbox.ID) ([]sandbox.Com
 		" FROM commands WHERE sandbox_id = ? AND state IN ('created', 'running') ORDER BY created_at, id", box)
 }
 
-// AllCommands implements store.Reader.
-func (r reader) AllCommands(ctx context.Context, box sandbox.ID) ([]sandbox.Command, error) {
+// LastCommands implements store.Reader.
+func (r reader) LastCommands(ctx context.Context, box sandbox.ID, n int) ([]sandbox.Command, error) {
 	return collect(ctx, r.q, scanCommand, "SELECT "+commandColumns+
-		" FROM commands WHERE sandbox_id = ? ORDER BY created_at, id", box)
+		" FROM (SELECT * FROM commands WHERE sandbox_id = ? ORDER BY created_at DESC, id DESC LIMIT ?) UNION SELECT "+commandColumns+
+		" FROM commands WHERE sandbox_id = ? AND state IN ('created', 'running') ORDER BY created_at, id", box, n, box)
 }
 
 // InsertCommand implements store.Tx.

@@ -169,11 +169,20 @@ func commandFilters(t *testing.T, s store.Store) {
 	if len(open) != 2 || open[0].ID != a.ID || open[1].ID != b.ID {
 		t.Errorf("open: %v", open)
 	}
+	for n, want := range [][]sandbox.CommandID{{a.ID, b.ID}, {a.ID, b.ID, c.ID}, {a.ID, b.ID, c.ID}, {a.ID, b.ID, c.ID}} {
+		var got []sandbox.CommandID
+		for _, c := range must[[]sandbox.Command](t)(s.LastCommands(t.Context(), home, n)) {
+			got = append(got, c.ID)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("the last %d (-want +got):\n%s", n, d)
+		}
+	}
 	update(t, s, func(tx store.Tx) error { return tx.DeleteCommands(home) })
-	if left := must[[]sandbox.Command](t)(s.AllCommands(t.Context(), home)); len(left) != 0 {
+	if left := must[[]sandbox.Command](t)(s.LastCommands(t.Context(), home, 10)); len(left) != 0 {
 		t.Errorf("%d sessions left", len(left))
 	}
-	if left := must[[]sandbox.Command](t)(s.AllCommands(t.Context(), other)); len(left) != 1 {
+	if left := must[[]sandbox.Command](t)(s.LastCommands(t.Context(), other, 10)); len(left) != 1 {
 		t.Errorf("another sandbox's sessions: %d left, want 1", len(left))
 	}
 }

@@ -1071,7 +1071,7 @@ type Machine struct {
 	State      MachineState           `protobuf:"varint,3,opt,name=state,proto3,enum=space.node.v1.MachineState" json:"state,omitempty"`
 	Driver     string                 `protobuf:"bytes,4,opt,name=driver,proto3" json:"driver,omitempty"`
 	Isolation  string                 `protobuf:"bytes,5,opt,name=isolation,proto3" json:"isolation,omitempty"`
-	// EXITED: "vmm_exit", "oom", "guest_reboot", "host_restarted". PAUSED: "" when it was asked for, "pool_full" when node
+	// EXITED: "vmm_exit", "oom", "guest_reboot", "host_restarted", "guest_not_ready". PAUSED: "" when it was asked for, "pool_full" when node
 	// holds it and will let it go on by itself.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	// EXITED: what is known about it (exit status, last console lines), at most 4 KiB.
@@ -1352,8 +1352,11 @@ func (x *ResumeMachineResponse) GetMachine() *Machine {
 }
 
 type DeleteMachineRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	// Only end the machine, if it is of this generation and runs: its disk and its record stay, as if it had ended by
+	// itself, with reason "guest_not_ready".
+	EndGeneration int64 `protobuf:"varint,2,opt,name=end_generation,json=endGeneration,proto3" json:"end_generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1393,6 +1396,13 @@ func (x *DeleteMachineRequest) GetSandboxId() string {
 		return x.SandboxId
 	}
 	return ""
+}
+
+func (x *DeleteMachineRequest) GetEndGeneration() int64 {
+	if x != nil {
+		return x.EndGeneration
+	}
+	return 0
 }
 
 type DeleteMachineResponse struct {
@@ -2145,10 +2155,11 @@ const file_api_proto_node_v1_node_proto_rawDesc = "" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\"I\n" +
 	"\x15ResumeMachineResponse\x120\n" +
-	"\amachine\x18\x01 \x01(\v2\x16.space.node.v1.MachineR\amachine\"5\n" +
+	"\amachine\x18\x01 \x01(\v2\x16.space.node.v1.MachineR\amachine\"\\\n" +
 	"\x14DeleteMachineRequest\x12\x1d\n" +
 	"\n" +
-	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\"\x17\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12%\n" +
+	"\x0eend_generation\x18\x02 \x01(\x03R\rendGeneration\"\x17\n" +
 	"\x15DeleteMachineResponse\"\x15\n" +
 	"\x13ListMachinesRequest\"J\n" +
 	"\x14ListMachinesResponse\x122\n" +

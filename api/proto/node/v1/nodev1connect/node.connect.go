@@ -90,7 +90,8 @@ type NodeServiceClient interface {
 	// pool_full; what was wanted is remembered.
 	PauseMachine(context.Context, *connect.Request[v1.PauseMachineRequest]) (*connect.Response[v1.PauseMachineResponse], error)
 	ResumeMachine(context.Context, *connect.Request[v1.ResumeMachineRequest]) (*connect.Response[v1.ResumeMachineResponse], error)
-	// DeleteMachine kills and removes everything of a sandbox; deleting what does not exist succeeds.
+	// DeleteMachine kills and removes everything of a sandbox; deleting what does not exist succeeds. With end_generation it
+	// only ends a machine.
 	DeleteMachine(context.Context, *connect.Request[v1.DeleteMachineRequest]) (*connect.Response[v1.DeleteMachineResponse], error)
 	ListMachines(context.Context, *connect.Request[v1.ListMachinesRequest]) (*connect.Response[v1.ListMachinesResponse], error)
 	// WatchMachines sends every machine once, then `synced`, then each change (exits above all).
@@ -284,7 +285,8 @@ type NodeServiceHandler interface {
 	// pool_full; what was wanted is remembered.
 	PauseMachine(context.Context, *connect.Request[v1.PauseMachineRequest]) (*connect.Response[v1.PauseMachineResponse], error)
 	ResumeMachine(context.Context, *connect.Request[v1.ResumeMachineRequest]) (*connect.Response[v1.ResumeMachineResponse], error)
-	// DeleteMachine kills and removes everything of a sandbox; deleting what does not exist succeeds.
+	// DeleteMachine kills and removes everything of a sandbox; deleting what does not exist succeeds. With end_generation it
+	// only ends a machine.
 	DeleteMachine(context.Context, *connect.Request[v1.DeleteMachineRequest]) (*connect.Response[v1.DeleteMachineResponse], error)
 	ListMachines(context.Context, *connect.Request[v1.ListMachinesRequest]) (*connect.Response[v1.ListMachinesResponse], error)
 	// WatchMachines sends every machine once, then `synced`, then each change (exits above all).
