@@ -122,6 +122,9 @@ func (w *world) standsStill(box sandbox.Sandbox, cmd sandbox.Command) {
 		if e := sandbox.AsError(err); !strings.Contains(e.Remedy, "space resume x") || !strings.Contains(e.Cause, "paused") {
 			t.Errorf("%s: %+v", what, e)
 		}
+		if what == "kill" && !strings.HasPrefix(sandbox.AsError(err).Message, "the end of a command ") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 	if got, err := w.c.GetCommand(t.Context(), cmd.ID, 0); err != nil || got.State != sandbox.CommandRunning {
 		t.Errorf("the command while it stands still: %+v %v", got, err)
@@ -260,14 +263,19 @@ func TestCreateThenPause(t *testing.T) {
 	w.wantBox(acc.Sandbox.ID, sandbox.StatePaused, sandbox.StatePaused, "")
 }
 
-// TestDeleteGoesFirst: a delete ends what is under way and queued, whatever call it is in, and needs no resume.
-func TestDeleteGoesFirst(t *testing.T) {
-	t.Parallel()
-	for verb, calls := range map[sandbox.Verb][]string{
+// callsOf has, for each verb, the calls that it makes, in their order.
+func callsOf() map[sandbox.Verb][]string {
+	return map[sandbox.Verb][]string{
 		sandbox.VerbPause:   {"Publish", "PauseMachine", "PauseMachine after"},
 		sandbox.VerbResume:  {"ResumeMachine", "ResumeMachine after", "AwaitReady", "Publish"},
 		sandbox.VerbRecover: {"EnsureMachine", "AwaitReady", "Publish"},
-	} {
+	}
+}
+
+// TestDeleteGoesFirst: a delete ends what is under way and queued, whatever call it is in, and needs no resume.
+func TestDeleteGoesFirst(t *testing.T) {
+	t.Parallel()
+	for verb, calls := range callsOf() {
 		for _, call := range calls {
 			t.Run(string(verb)+" "+call, func(t *testing.T) {
 				t.Parallel()
@@ -309,11 +317,7 @@ func (w *world) ready(verb sandbox.Verb) sandbox.Sandbox {
 // TestCrashDuringVerbs ends control while each call is under way: the next one goes on, and the verb is done once.
 func TestCrashDuringVerbs(t *testing.T) {
 	t.Parallel()
-	for verb, calls := range map[sandbox.Verb][]string{
-		sandbox.VerbPause:   {"Publish", "PauseMachine", "PauseMachine after"},
-		sandbox.VerbResume:  {"ResumeMachine", "ResumeMachine after", "AwaitReady", "Publish"},
-		sandbox.VerbRecover: {"EnsureMachine", "AwaitReady", "Publish"},
-	} {
+	for verb, calls := range callsOf() {
 		for _, call := range calls {
 			t.Run(string(verb)+" "+call, func(t *testing.T) {
 				t.Parallel()
