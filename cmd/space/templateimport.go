@@ -27,7 +27,7 @@ in a registry, which the server fetches without credentials.`,
 				return err
 			}
 			if !noWait {
-				op, err := waitOperation(cmd.Context(), cli, cli.client(), made.Operation.ID)
+				op, err := waitOperation(cmd.Context(), cli, cli.client(), made.Operation.ID, "the import")
 				if err != nil {
 					return err
 				}
