@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,6 +59,9 @@ func acceptImport(ctx context.Context, cli *cli, name, source string) (*apiv1.Te
 		return c.ImportArchive(ctx, name, cli.in, -1)
 	}
 	info, err := os.Stat(source)
+	if err != nil && (filepath.IsAbs(source) || strings.HasPrefix(source, ".")) {
+		return nil, err // no image has such a name
+	}
 	if err != nil || !info.Mode().IsRegular() {
 		return c.ImportImage(ctx, apiv1.ImportTemplate{Name: name, Image: source})
 	}
