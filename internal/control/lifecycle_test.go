@@ -218,6 +218,9 @@ func TestOrderOfAcceptance(t *testing.T) {
 	busy.IfBusyFail = true
 	_, err = w.ask(sandbox.VerbPause, busy, box.ID)
 	wantCode(t, err, sandbox.CodeSandboxBusy)
+	if e, under := sandbox.AsError(err), w.box(box.ID).OperationID; e.SandboxID != box.ID || e.OperationID != under || under == "" {
+		t.Errorf("busy with %q of %q, want %q of %q", e.OperationID, e.SandboxID, under, box.ID)
+	}
 	close(g.open)
 	var got []string
 	var last operation.Operation

@@ -134,6 +134,9 @@ type Error struct {
 	Remedy  string
 	Fields  []FieldError
 	Err     error // wrapped; for logs, never shown to clients
+
+	SandboxID   ID          // the sandbox that stands in the way, where it is known
+	OperationID OperationID // and its operation under way
 }
 
 func (e *Error) Error() string {
