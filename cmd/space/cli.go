@@ -153,12 +153,16 @@ func pairs(flag string, args []string) (map[string]string, error) {
 	return m, nil
 }
 
-// every runs do for each argument, goes on after errors and returns them all.
+// every runs do for each argument, goes on after errors and returns them all. An exitStatus, as after Ctrl-C, ends it.
 func every(args []string, do func(string) error) error {
 	var errs []error
 	for _, arg := range args {
-		if err := do(arg); err != nil {
+		err := do(arg)
+		if err != nil {
 			errs = append(errs, err)
+		}
+		if _, left := errors.AsType[exitStatus](err); left {
+			break
 		}
 	}
 	return errors.Join(errs...)

@@ -7,7 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/creack/pty"
@@ -123,7 +127,7 @@ func TestProgressOnTerminal(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		op, err := waitOperation(context.Background(), c, api, made.Operation.ID)
+		op, err := waitOperation(context.Background(), c, api, made.Operation.ID, "it")
 		if err == nil && op.State != "succeeded" {
 			err = errors.New(op.State)
 		}
@@ -136,5 +140,66 @@ func TestProgressOnTerminal(t *testing.T) {
 	s.Finish()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// Ctrl-C ends the waiting for an operation, says what goes on, and nothing more is begun.
+func TestInterruptedWait(t *testing.T) {
+	t.Parallel()
+	s := httpapitest.Serve(t)
+	screen, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer screen.Close()
+	defer tty.Close()
+	cmd := exec.CommandContext(t.Context(), "space", "create", "--template", httpapitest.TemplateSlow)
+	cmd.Env = append(os.Environ(), "SPACE_URL="+s.URL, "SPACE_API_KEY="+httpapitest.AdminKey)
+	cmd.Stderr = tty
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(screen)
+	if line, err := lines.ReadString('s'); err != nil || !strings.Contains(line, "create: boot") {
+		t.Errorf("%q, %v", line, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // the code tells
+	said, err := lines.ReadString('\n')
+	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || err != nil ||
+		!regexp.MustCompile(`space: interrupted; the create of sandbox [a-z0-9]{20} goes on — space op wait op_[a-z0-9]{20}\r\n$`).MatchString(said) {
+		t.Errorf("exit code %d, said %q, %v", code, said, err)
+	}
+
+	var begun []string
+	err = every([]string{"a", "b", "c"}, func(arg string) error {
+		begun = append(begun, arg)
+		if arg == "b" {
+			return exitStatus(exitInterrupted)
+		}
+		return errors.New(arg)
+	})
+	var out strings.Builder
+	if code := report(&out, err); code != exitInterrupted || out.String() != "space: a\n" || len(begun) != 2 {
+		t.Errorf("exit code %d, said %q, begun %q", code, out.String(), begun)
+	}
+}
+
+func TestOperationSteps(t *testing.T) {
+	t.Parallel()
+	ms := 12.4
+	op := apiv1.Operation{ID: "op_1", Kind: "pause", State: "running", Steps: []apiv1.Step{
+		{Name: "hold", State: "succeeded", MS: &ms},
+		{Name: "machine", State: "running", Attempts: 3, Error: "node does not answer"}}}
+	for _, want := range []string{"hold 12 ms, machine running (begun again 3 times): node does not answer\n",
+		"hold 12 ms, machine failed 12 ms (begun again 3 times)\nerror:    it failed\n"} {
+		var out bytes.Buffer
+		if err := printOperation(&cli{std: std{out: &out}}, &op); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%q, %v, want %q", out.String(), err, want)
+		}
+		op.Steps[1].State, op.Steps[1].MS = "failed", &ms
+		op.Error = &apiv1.Problem{Message: "it failed"}
 	}
 }

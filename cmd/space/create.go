@@ -82,7 +82,7 @@ func create(ctx context.Context, cli *cli, in apiv1.CreateSandbox, wait bool) (*
 
 // settle waits for the operation of a lifecycle call, with progress on a terminal, and brings the answer up to date.
 func settle(ctx context.Context, cli *cli, c *client.Client, made *apiv1.Lifecycle) (*apiv1.Lifecycle, error) {
-	op, err := waitOperation(ctx, cli, c, made.Operation.ID)
+	op, err := waitOperation(ctx, cli, c, made.Operation.ID, fmt.Sprintf("the %s of sandbox %s", made.Operation.Kind, made.Sandbox.ID))
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +99,20 @@ func settle(ctx context.Context, cli *cli, c *client.Client, made *apiv1.Lifecyc
 	return made, nil
 }
 
-// waitOperation waits for an operation to end, showing its step on a terminal. Its failure is the error.
-func waitOperation(ctx context.Context, cli *cli, c *client.Client, id string) (*apiv1.Operation, error) {
+// waitOperation waits for an operation to end, showing its step on a terminal. Its failure is the error. Ctrl-C ends the
+// waiting (an exitStatus), not the operation: what says what goes on.
+func waitOperation(ctx context.Context, cli *cli, c *client.Client, id, what string) (op *apiv1.Operation, err error) {
+	err = interruptible(ctx, func(ctx context.Context) error {
+		op, err = watchOperation(ctx, cli, c, id)
+		return err
+	})
+	if _, left := errors.AsType[exitStatus](err); left {
+		fmt.Fprintf(cli.err, "space: interrupted; %s goes on — space op wait %s\n", what, id)
+	}
+	return op, err
+}
+
+func watchOperation(ctx context.Context, cli *cli, c *client.Client, id string) (*apiv1.Operation, error) {
 	if !onTerminal(cli.err) {
 		return c.WaitOperation(ctx, id)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/space-sandbox/space/client"
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/part"
 	"github.com/space-sandbox/space/internal/pool"
 	"github.com/space-sandbox/space/internal/setup"
 	"github.com/space-sandbox/space/internal/up"
@@ -29,6 +30,9 @@ func newDownCmd(dataDir func() string) *cobra.Command {
 kernel object of the installation removed, whether or not space up runs. Keys, store and templates stay.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := part.CheckDriver(cfg.Driver); err != nil {
+				return &usageError{err: err}
+			}
 			if err := requireRoot("space down"); err != nil {
 				return err
 			}

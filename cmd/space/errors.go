@@ -44,15 +44,15 @@ func report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
 	}
-	if status, ok := errors.AsType[exitStatus](err); ok {
-		return int(status)
-	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		code := 0
 		for _, e := range joined.Unwrap() {
 			code = max(code, report(w, e))
 		}
 		return code
+	}
+	if status, ok := errors.AsType[exitStatus](err); ok {
+		return int(status)
 	}
 	if usage, ok := errors.AsType[*usageError](err); ok {
 		fmt.Fprintf(w, "space: %s — see %s --help\n", plain(err.Error()), cmp.Or(usage.command, "space"))

@@ -19,5 +19,6 @@ func newNodePart(dataDir func() string, driver *string) *cobra.Command {
 			})
 		}}
 	cmd.Flags().StringVar(driver, "driver", "auto", "")
+	_ = cmd.Flags().MarkHidden("driver") // for space up alone; an error would mean that there is no such flag
 	return cmd
 }

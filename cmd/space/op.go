@@ -12,14 +12,14 @@ import (
 )
 
 func newOpCmd(cli *cli) *cobra.Command {
-	cmd := &cobra.Command{Use: "op", Short: "Look at operations: requests that create, change or delete sandboxes"}
+	cmd := &cobra.Command{Use: "op", Short: "Look at operations, wait for them, cancel them"}
 	cmd.AddCommand(
 		newOpLsCmd(cli),
 		newOpVerb(cli, "show", "Show an operation", func(ctx context.Context, c *client.Client, id string) (*apiv1.Operation, error) {
 			return c.Operation(ctx, id)
 		}),
 		newOpVerb(cli, "wait", "Wait until an operation has ended; exit code 1 when it failed", func(ctx context.Context, c *client.Client, id string) (*apiv1.Operation, error) {
-			return waitOperation(ctx, cli, c, id)
+			return waitOperation(ctx, cli, c, id, "the operation")
 		}),
 		newOpVerb(cli, "cancel", "Cancel an operation", func(ctx context.Context, c *client.Client, id string) (*apiv1.Operation, error) {
 			return c.CancelOperation(ctx, id)
@@ -81,10 +81,10 @@ func newOpVerb(cli *cli, verb, short string, do func(context.Context, *client.Cl
 
 func printOperation(cli *cli, o *apiv1.Operation) error {
 	var steps []string
-	for _, s := range o.Steps {
-		text := s.Name + " " + s.State
-		if s.MS != nil {
-			text = fmt.Sprintf("%s %.0f ms", s.Name, *s.MS)
+	for _, step := range o.Steps {
+		text := stepText(step)
+		if step.Error != "" && o.Error == nil { // else it is the operation's error
+			text += ": " + step.Error
 		}
 		steps = append(steps, text)
 	}
@@ -97,4 +97,19 @@ func printOperation(cli *cli, o *apiv1.Operation) error {
 		[2]string{"created", moment(&o.CreatedAt)}, [2]string{"took", took(*o)}, [2]string{"steps", strings.Join(steps, ", ")},
 		[2]string{"error", failure},
 	)
+}
+
+// stepText is a step as a word or two: what it does or how it ended, how long it took, how often it was begun again.
+func stepText(s apiv1.Step) string {
+	text := s.Name
+	if s.MS == nil || s.State != "succeeded" {
+		text += " " + s.State
+	}
+	if s.MS != nil {
+		text += fmt.Sprintf(" %.0f ms", *s.MS)
+	}
+	if s.Attempts > 0 {
+		text += fmt.Sprintf(" (begun again %d times)", s.Attempts)
+	}
+	return text
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +29,7 @@ in a registry, which the server fetches without credentials.`,
 				return err
 			}
 			if !noWait {
-				op, err := waitOperation(cmd.Context(), cli, cli.client(), made.Operation.ID)
+				op, err := waitOperation(cmd.Context(), cli, cli.client(), made.Operation.ID, "the import")
 				if err != nil {
 					return err
 				}
@@ -57,6 +59,9 @@ func acceptImport(ctx context.Context, cli *cli, name, source string) (*apiv1.Te
 		return c.ImportArchive(ctx, name, cli.in, -1)
 	}
 	info, err := os.Stat(source)
+	if err != nil && (filepath.IsAbs(source) || strings.HasPrefix(source, ".")) {
+		return nil, err // no image has such a name
+	}
 	if err != nil || !info.Mode().IsRegular() {
 		return c.ImportImage(ctx, apiv1.ImportTemplate{Name: name, Image: source})
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -28,6 +29,9 @@ Scopes: commands (exec, shell, attach, logs), files (cp). Every token can show i
 		Example: "  space token create web --scope commands,files --ttl 8h\n  SPACE_API_KEY=$(space token create web --scope files) space cp report.pdf web:",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(scopes) == 0 {
+				return &usageError{err: errors.New("--scope is missing: commands, files, or both")}
+			}
 			seconds := ttl.Seconds()
 			made, err := cli.client().CreateToken(cmd.Context(), args[0], apiv1.CreateToken{Scopes: scopes, TTLSeconds: &seconds})
 			return answer(cli, made, err, printToken)
@@ -36,8 +40,7 @@ Scopes: commands (exec, shell, attach, logs), files (cp). Every token can show i
 	f := cmd.Flags()
 	f.StringSliceVar(&scopes, "scope", nil, "what it may be used for: commands, files (several with commas, or repeated)")
 	f.DurationVar(&ttl, "ttl", time.Hour, "it expires after so long, at most 168h (seven days)")
-	// Errors would mean that there is no such flag.
-	_ = cmd.MarkFlagRequired("scope")
+	// An error would mean that there is no such flag.
 	_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"commands", "files"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/space-sandbox/space/internal/datadir"
+	"github.com/space-sandbox/space/internal/part"
 	"github.com/space-sandbox/space/internal/sandbox"
 	"github.com/space-sandbox/space/internal/setup"
 	"github.com/space-sandbox/space/internal/up"
@@ -25,6 +26,9 @@ func newUpCmd(dataDir func() string) *cobra.Command {
 leaves machines running: the next space up finds them again.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := part.CheckDriver(cfg.Driver); err != nil {
+				return &usageError{err: err}
+			}
 			if err := requireRoot("space up"); err != nil {
 				return err
 			}

@@ -149,7 +149,7 @@ func checkState(want sandbox.State, box sandbox.Sandbox) error {
 		return nil
 	}
 	return &sandbox.Error{Code: sandbox.CodeStateMismatch, Message: "the sandbox is in another state",
-		Cause: fmt.Sprintf("if_state is %s, %s", want, box.Condition()), Remedy: "look at its state, and decide again"}
+		Cause: fmt.Sprintf("if_state is %s, %s", want, box.Condition()), Remedy: "look at its state, and decide again", SandboxID: box.ID}
 }
 
 // checkBusy applies if_busy.
@@ -158,7 +158,8 @@ func checkBusy(call Call, box sandbox.Sandbox) error {
 		return nil
 	}
 	return &sandbox.Error{Code: sandbox.CodeSandboxBusy, Message: "an operation is under way",
-		Cause: string(box.OperationID), Remedy: "wait for it, or leave if_busy out to queue behind it"}
+		Cause: string(box.OperationID), Remedy: "wait for it, or leave if_busy out to queue behind it",
+		SandboxID: box.ID, OperationID: box.OperationID}
 }
 
 func (call Call) idempotencyID() store.IdempotencyID {

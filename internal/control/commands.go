@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -274,7 +273,7 @@ func (c *Control) AttachCommand(ctx context.Context, by auth.Principal, id sandb
 	}
 	if cmd.State == sandbox.CommandLost || cmd.State == sandbox.CommandExpired {
 		return Attach{}, &sandbox.Error{Code: sandbox.CodeInvalidState, Message: "there is nothing to attach to",
-			Cause: fmt.Sprintf("the command session is %s %s", cmd.State, cmd.Reason), Remedy: "create another one"}
+			Cause: cmd.Condition(), Remedy: "create another one"}
 	}
 	return c.attach(by, cmd)
 }
@@ -315,17 +314,18 @@ func (c *Control) SignalCommand(ctx context.Context, id sandbox.CommandID, signa
 
 func notRunning(cmd sandbox.Command) error {
 	return &sandbox.Error{Code: sandbox.CodeNotRunning, Message: "the process is not running",
-		Cause: fmt.Sprintf("the command session is %s", cmd.State)}
+		Cause: cmd.Condition()}
 }
 
 // KillCommand kills the process group. One that was not started is given up and has failed; an ended command stays as
 // it is.
 func (c *Control) KillCommand(ctx context.Context, id sandbox.CommandID) (sandbox.Command, error) {
 	cmd, err := c.command(ctx, id)
+	if err == nil && !cmd.State.Ended() {
+		err = c.mustRun(ctx, cmd.SandboxID, "the end of a command")
+	}
 	if err == nil && cmd.State == sandbox.CommandCreated {
-		if err = c.mustRun(ctx, cmd.SandboxID, "the end of a command"); err == nil {
-			cmd, err = c.giveUp(ctx, cmd, false)
-		}
+		cmd, err = c.giveUp(ctx, cmd, false)
 	}
 	if err != nil || cmd.State.Ended() {
 		return cmd, err

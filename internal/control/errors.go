@@ -55,7 +55,8 @@ func superseded() *sandbox.Error {
 
 // notIn says that what (not a verb of the lifecycle) is not possible in the state box is in, and what would help.
 func notIn(box sandbox.Sandbox, what string) *sandbox.Error {
-	e := &sandbox.Error{Code: sandbox.CodeInvalidState, Message: what + " needs a running sandbox", Cause: box.Condition()}
+	e := &sandbox.Error{Code: sandbox.CodeInvalidState, Message: what + " needs a running sandbox", Cause: box.Condition(),
+		SandboxID: box.ID, OperationID: box.OperationID}
 	switch {
 	case box.State == sandbox.StateCreating:
 		e.Remedy = fmt.Sprintf("wait for its create: GET /v1/operations/%s?wait=60s", box.OperationID)

@@ -123,6 +123,9 @@ func (w *world) standsStill(box sandbox.Sandbox, cmd sandbox.Command) {
 		if e := sandbox.AsError(err); !strings.Contains(e.Remedy, "space resume x") || !strings.Contains(e.Cause, "paused") {
 			t.Errorf("%s: %+v", what, e)
 		}
+		if what == "kill" && !strings.HasPrefix(sandbox.AsError(err).Message, "the end of a command ") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 	if got, err := w.c.GetCommand(t.Context(), cmd.ID, 0); err != nil || got.State != sandbox.CommandRunning {
 		t.Errorf("the command while it stands still: %+v %v", got, err)
@@ -216,6 +219,9 @@ func TestOrderOfAcceptance(t *testing.T) {
 	busy.IfBusyFail = true
 	_, err = w.ask(sandbox.VerbPause, busy, box.ID)
 	wantCode(t, err, sandbox.CodeSandboxBusy)
+	if e, under := sandbox.AsError(err), w.box(box.ID).OperationID; e.SandboxID != box.ID || e.OperationID != under || under == "" {
+		t.Errorf("busy with %q of %q, want %q of %q", e.OperationID, e.SandboxID, under, box.ID)
+	}
 	close(g.open)
 	var got []string
 	var last operation.Operation
@@ -261,14 +267,19 @@ func TestCreateThenPause(t *testing.T) {
 	w.wantBox(acc.Sandbox.ID, sandbox.StatePaused, sandbox.StatePaused, "")
 }
 
-// TestDeleteGoesFirst: a delete ends what is under way and queued, whatever call it is in, and needs no resume.
-func TestDeleteGoesFirst(t *testing.T) {
-	t.Parallel()
-	for verb, calls := range map[sandbox.Verb][]string{
+// callsOf has, for each verb, the calls that it makes, in their order.
+func callsOf() map[sandbox.Verb][]string {
+	return map[sandbox.Verb][]string{
 		sandbox.VerbPause:   {"Publish", "PauseMachine", "PauseMachine after"},
 		sandbox.VerbResume:  {"ResumeMachine", "ResumeMachine after", "AwaitReady", "Publish"},
 		sandbox.VerbRecover: {"EnsureMachine", "AwaitReady", "Publish"},
-	} {
+	}
+}
+
+// TestDeleteGoesFirst: a delete ends what is under way and queued, whatever call it is in, and needs no resume.
+func TestDeleteGoesFirst(t *testing.T) {
+	t.Parallel()
+	for verb, calls := range callsOf() {
 		for _, call := range calls {
 			t.Run(string(verb)+" "+call, func(t *testing.T) {
 				t.Parallel()
@@ -310,11 +321,7 @@ func (w *world) ready(verb sandbox.Verb) sandbox.Sandbox {
 // TestCrashDuringVerbs ends control while each call is under way: the next one goes on, and the verb is done once.
 func TestCrashDuringVerbs(t *testing.T) {
 	t.Parallel()
-	for verb, calls := range map[sandbox.Verb][]string{
-		sandbox.VerbPause:   {"Publish", "PauseMachine", "PauseMachine after"},
-		sandbox.VerbResume:  {"ResumeMachine", "ResumeMachine after", "AwaitReady", "Publish"},
-		sandbox.VerbRecover: {"EnsureMachine", "AwaitReady", "Publish"},
-	} {
+	for verb, calls := range callsOf() {
 		for _, call := range calls {
 			t.Run(string(verb)+" "+call, func(t *testing.T) {
 				t.Parallel()

@@ -166,21 +166,7 @@ func TestDeleteInterruptsAPause(t *testing.T) {
 	n := w.start()
 	id := sandbox.NewID()
 	w.ensure(n, id)
-	vm := w.driver.host.get(id)
-	asked := make(chan struct{}, 16)
-	vm.mu.Lock()
-	vm.obey = func(ctx context.Context, _ bool) error {
-		asked <- struct{}{}
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	vm.mu.Unlock()
-	failed := make(chan error, 1)
-	go func() {
-		_, err := pauseMachine(t.Context(), n, id)
-		failed <- err
-	}()
-	<-asked
+	failed := w.hangingPause(n, id)
 	w.remove(n, id)
 	if err := <-failed; err == nil {
 		t.Error("the pause succeeded")
@@ -265,13 +251,8 @@ func TestEndOfAPausedMachine(t *testing.T) {
 	}
 }
 
-// Node ends although a VMM does not answer.
-func TestCloseWithAVMMThatNeverAnswers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	n := w.start()
-	id := sandbox.NewID()
-	w.ensure(n, id)
+// hangingPause begins a pause of a machine whose VMM never answers, and returns where its error comes.
+func (w *world) hangingPause(n *Node, id sandbox.ID) <-chan error {
 	vm := w.driver.host.get(id)
 	asked := make(chan struct{}, 16)
 	vm.mu.Lock()
@@ -283,10 +264,22 @@ func TestCloseWithAVMMThatNeverAnswers(t *testing.T) {
 	vm.mu.Unlock()
 	failed := make(chan error, 1)
 	go func() {
-		_, err := pauseMachine(t.Context(), n, id)
+		_, err := pauseMachine(w.t.Context(), n, id)
 		failed <- err
 	}()
 	<-asked
+	return failed
+}
+
+// Node ends although a VMM does not answer.
+func TestCloseWithAVMMThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.start()
+	id := sandbox.NewID()
+	w.ensure(n, id)
+	vm := w.driver.host.get(id)
+	failed := w.hangingPause(n, id)
 	if err := n.Close(); err != nil {
 		t.Error(err)
 	}

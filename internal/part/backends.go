@@ -47,18 +47,34 @@ func openBackends(ctx context.Context, dir *datadir.Dir, choice, bootID string, 
 			err = errors.Join(err, b.close())
 		}
 	}()
-	switch choice {
-	case "auto", "qemu":
-		err = b.addQEMU(ctx, dir, bootID, logger)
-	case "fake":
+	if err := CheckDriver(choice); err != nil {
+		return nil, err
+	}
+	if choice == driverFake {
 		err = b.addFake(ctx, dir, logger)
-	default:
-		err = &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: fmt.Sprintf("driver %q is not known", choice), Remedy: "use auto, qemu or fake"}
+	} else {
+		err = b.addQEMU(ctx, dir, bootID, logger)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return b, nil
+}
+
+// What --driver may say.
+const (
+	driverAuto = "auto"
+	driverQEMU = "qemu"
+	driverFake = "fake"
+)
+
+// CheckDriver refuses what is no choice of drivers.
+func CheckDriver(choice string) error {
+	switch choice {
+	case driverAuto, driverQEMU, driverFake:
+		return nil
+	}
+	return &sandbox.Error{Code: sandbox.CodeInvalidArgument, Message: fmt.Sprintf("driver %q is not known", choice), Remedy: "use auto, qemu or fake"}
 }
 
 func (b *backends) addQEMU(ctx context.Context, dir *datadir.Dir, bootID string, logger *slog.Logger) error {

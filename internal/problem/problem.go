@@ -41,7 +41,7 @@ func From(err error, opts Options) *Problem {
 	info := e.Code.Info()
 	p := &Problem{retryAfter: cmp.Or(opts.RetryAfter, e.RetryAfter), Problem: apiv1.Problem{Status: info.Status, Code: string(info.Code),
 		Message: e.Message, Cause: e.Cause, Remedy: cmp.Or(e.Remedy, info.Remedy), Retryable: info.Retryable,
-		OperationID: opts.OperationID, SandboxID: opts.SandboxID}}
+		OperationID: cmp.Or(opts.OperationID, string(e.OperationID)), SandboxID: cmp.Or(opts.SandboxID, string(e.SandboxID))}}
 	for _, f := range e.Fields {
 		p.Fields = append(p.Fields, apiv1.FieldError(f))
 	}

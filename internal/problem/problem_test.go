@@ -26,6 +26,9 @@ func TestWriteIsTheContractsForm(t *testing.T) {
 	if diff := cmp.Diff(want, rec.Body.String()); diff != "" {
 		t.Error(diff)
 	}
+	if p := From(&sandbox.Error{Code: sandbox.CodeSandboxBusy, SandboxID: "sb", OperationID: "op_2"}, Options{OperationID: "op_1"}); p.SandboxID != "sb" || p.OperationID != "op_1" {
+		t.Errorf("what the error knows is shown unless the caller knows better: %+v", p)
+	}
 	if rec.Code != 409 || rec.Header().Get("Content-Type") != ContentType {
 		t.Errorf("status %d, content type %q", rec.Code, rec.Header().Get("Content-Type"))
 	}

@@ -71,7 +71,17 @@ func parseReference(text string) (name.Reference, error) {
 	if len(text) > maxReference {
 		return nil, fmt.Errorf("more than %d characters", maxReference)
 	}
-	return name.ParseReference(text)
+	ref, err := name.ParseReference(text)
+	if err != nil {
+		return nil, err
+	}
+	// The parser takes paths of files for repositories of Docker Hub with empty parts, or of a host of dots.
+	for part := range strings.SplitSeq(ref.Context().Name(), "/") {
+		if strings.Trim(part, ".") == "" {
+			return nil, fmt.Errorf("could not parse reference: %q has an empty part", text)
+		}
+	}
+	return ref, nil
 }
 
 // Check is CheckReference.

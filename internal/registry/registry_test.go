@@ -125,6 +125,9 @@ func TestPullErrors(t *testing.T) {
 		private + "/x:v1":     sandbox.CodeRegistry,
 		endless + "/x:v1":     sandbox.CodeImageInvalid,
 		"Not An Image":        sandbox.CodeInvalidArgument,
+		"/etc/passwd":         sandbox.CodeInvalidArgument,
+		"../x":                sandbox.CodeInvalidArgument,
+		host + "/a//x:v1":     sandbox.CodeInvalidArgument,
 		"127.0.0.2:1/x/y:v1":  sandbox.CodeForbidden,
 		"169.254.169.254/x:1": sandbox.CodeForbidden,
 	} {

@@ -82,3 +82,12 @@ func (c Command) Clone() Command {
 	}
 	return c
 }
+
+// Condition says in which state c is, and why.
+func (c Command) Condition() string {
+	text := "the command session is " + string(c.State)
+	if c.Reason != "" {
+		text += " (" + c.Reason + ")"
+	}
+	return text
+}

@@ -139,6 +139,9 @@ type Error struct {
 	// RetryAfter is when the same call may succeed, for codes that mean that nothing happened; 0: not known.
 	RetryAfter time.Duration
 	Err        error // wrapped; for logs, never shown to clients
+
+	SandboxID   ID          // the sandbox that stands in the way, where it is known
+	OperationID OperationID // and its operation under way
 }
 
 func (e *Error) Error() string {

@@ -120,7 +120,8 @@ func (s Sandbox) KeepsDisk() bool {
 
 // Refuse is the error of a verb that is refused in the state s is in. It names the verb that helps.
 func (s Sandbox) Refuse(v Verb) *Error {
-	e := &Error{Code: CodeInvalidState, Message: fmt.Sprintf("%s is not possible in this state", v), Cause: s.Condition()}
+	e := &Error{Code: CodeInvalidState, Message: fmt.Sprintf("%s is not possible in this state", v), Cause: s.Condition(),
+		SandboxID: s.ID, OperationID: s.OperationID}
 	e.Remedy = "create another sandbox"
 	if helps := v.On(s).Helps; helps != "" {
 		e.Remedy = s.Advice(helps)

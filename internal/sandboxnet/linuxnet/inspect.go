@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -35,21 +34,17 @@ func (m *Manager) Complete(id sandbox.ID) (sandboxnet.Inventory, error) {
 // Inspect looks into every namespace with this installation's prefix. It takes one thread and two netlink sockets at a
 // time.
 func (m *Manager) Inspect(ctx context.Context) ([]sandboxnet.Inventory, error) {
-	entries, err := os.ReadDir(mountDir)
+	names, err := m.names()
 	if err != nil {
-		return nil, fmt.Errorf("list network namespaces: %w", err)
+		return nil, err
 	}
 	var all []sandboxnet.Inventory
-	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), m.prefix)
-		if !ok {
-			continue
-		}
+	for _, name := range names {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		inv := sandboxnet.Inventory{Name: e.Name(), Mount: mountDir + "/" + e.Name()}
-		if id, err := sandbox.ParseID(rest); err == nil {
+		inv := sandboxnet.Inventory{Name: name, Mount: mountDir + "/" + name}
+		if id, err := sandbox.ParseID(strings.TrimPrefix(name, m.prefix)); err == nil {
 			inv.ID = id
 		}
 		err := inspect(&inv)
@@ -57,7 +52,7 @@ func (m *Manager) Inspect(ctx context.Context) ([]sandboxnet.Inventory, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look into the network %s: %w", e.Name(), err)
+			return nil, fmt.Errorf("look into the network %s: %w", name, err)
 		}
 		all = append(all, inv)
 	}

@@ -147,21 +147,32 @@ func (m *Manager) List(ctx context.Context) ([]sandbox.ID, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(mountDir)
+	names, err := m.names()
 	if err != nil {
-		return nil, fmt.Errorf("list network namespaces: %w", err)
+		return nil, err
 	}
 	var ids []sandbox.ID
-	for _, e := range entries {
-		rest, ok := strings.CutPrefix(e.Name(), m.prefix)
-		if !ok {
-			continue
-		}
-		if id, err := sandbox.ParseID(rest); err == nil {
+	for _, name := range names {
+		if id, err := sandbox.ParseID(strings.TrimPrefix(name, m.prefix)); err == nil {
 			ids = append(ids, id)
 		}
 	}
 	return ids, nil
+}
+
+// names returns the named namespaces that have this installation's prefix, whatever follows it.
+func (m *Manager) names() ([]string, error) {
+	entries, err := os.ReadDir(mountDir)
+	if err != nil {
+		return nil, fmt.Errorf("list network namespaces: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), m.prefix) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
 }
 
 // path is where the namespace of a sandbox is mounted. The id is checked again: it becomes a path here.
