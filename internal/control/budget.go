@@ -15,7 +15,7 @@ const startBytes = 64 << 20
 
 // How old control's picture of the pool may be; and how old when it says that there is no room.
 const (
-	poolAge      = time.Second
+	poolAge      = 200 * time.Millisecond
 	poolAgeShort = 10 * time.Millisecond
 )
 
@@ -74,6 +74,13 @@ func (b *budget) look(ctx context.Context, ask func(context.Context) error) erro
 		return err
 	}
 	return ask(ctx)
+}
+
+// doubt has node asked again before anything else is accepted: the pool has become full of late.
+func (b *budget) doubt() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.at = time.Time{}
 }
 
 // known reports whether node need not be asked, and what its last answer was.

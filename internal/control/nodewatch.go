@@ -58,6 +58,9 @@ func (c *Control) machineSeen(ctx context.Context, m *nodev1.Machine) error {
 	if err != nil {
 		return fmt.Errorf("node: %w", err)
 	}
+	if m.GetReason() == sandbox.ReasonPoolFull {
+		c.budget.doubt()
+	}
 	if m.GetState() == nodev1.MachineState_MACHINE_STATE_EXITED {
 		if box, err := c.Store.Sandbox(ctx, id); err == nil && box.Generation == m.GetGeneration() {
 			switch box.State {
