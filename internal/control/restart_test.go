@@ -33,6 +33,8 @@ func TestCrashDuringCreate(t *testing.T) {
 				t.Errorf("machines %v, sandbox %+v", got, w.box(acc.Sandbox.ID))
 			}
 			w.deleted(acc.Sandbox.ID)
+			// A gateway that was not connected yet forgets the route when it is configured.
+			w.eventually("control is ready", func() bool { return w.c.Ready(t.Context()) == nil })
 			w.nothingLeft()
 		})
 	}
