@@ -177,15 +177,15 @@ func TestShell(t *testing.T) {
 	w.key("\x03")
 	w.until("[130 ready] ")
 	// Ctrl-Z stops it, and the shell has it as a job.
-	w.key("cat\r")
-	w.until("cat\r\n")
+	w.key("sh -c 'echo u''p; exec cat'\r")
+	w.until("up\r\n") // before that the terminal may still be the line editor's, which takes Enter for something else
 	w.key("there\r")
 	w.until("there\r\nthere\r\n")
 	w.key("\x1a")
 	w.until("Stopped")
 	w.until("ready] ")
 	w.key("fg\r")
-	w.until("cat\r\n")
+	w.until("exec cat'\r\n")
 	w.key("\x04")
 	w.until("[0 ready] ")
 	// The size follows the window.
