@@ -18,7 +18,7 @@ func TestTurnsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		slots := rapid.IntRange(1, 4).Draw(t, "slots")
-		m := &turnsModel{turns: newTurns(slots, 1000, 1000), slots: slots, owners: map[sandbox.OperationID]string{}, passed: map[sandbox.OperationID]map[string]int{}}
+		m := &turnsModel{turns: newTurns(slots, 1000, 1000), slots: slots, owners: map[sandbox.OperationID]string{}, passed: map[string]map[string]int{}}
 		t.Repeat(map[string]func(*rapid.T){
 			"join":  m.join,
 			"enter": m.enter,
@@ -33,8 +33,8 @@ type turnsModel struct {
 	slots, n                int
 	owners                  map[sandbox.OperationID]string
 	joined, waiting, atWork []sandbox.OperationID
-	// passed counts, for each that is first of its owner, the turns of others since.
-	passed map[sandbox.OperationID]map[string]int
+	// passed counts, for each owner of whom one waits, the turns of others since its own last one.
+	passed map[string]map[string]int
 }
 
 func (m *turnsModel) join(t *rapid.T) {
@@ -65,7 +65,6 @@ func (m *turnsModel) leave(t *rapid.T) {
 		t.Skip("there is none")
 	}
 	op := take(t, from)
-	delete(m.passed, op)
 	m.turns.leave(op)
 	m.turns.leave(op)
 	m.called(t)
@@ -97,20 +96,25 @@ func (m *turnsModel) called(t *rapid.T) {
 			t.Fatalf("%s came before %s of the same owner", op, first[owner])
 		}
 		m.atWork = append(m.atWork, op)
-		delete(m.passed, op)
+		delete(m.passed, owner)
 		for other, head := range first {
 			if other == owner || m.turns.tickets[head].at {
 				continue
 			}
-			if m.passed[head] == nil {
-				m.passed[head] = map[string]int{}
+			if m.passed[other] == nil {
+				m.passed[other] = map[string]int{}
 			}
-			if m.passed[head][owner]++; m.passed[head][owner] > 1 {
+			if m.passed[other][owner]++; m.passed[other][owner] > 1 {
 				t.Fatalf("%s had two turns while %s of %s waited", owner, head, other)
 			}
 		}
 	}
 	m.waiting = still
+	for owner := range m.passed {
+		if !slices.ContainsFunc(m.waiting, func(op sandbox.OperationID) bool { return m.owners[op] == owner }) {
+			delete(m.passed, owner)
+		}
+	}
 }
 
 func (m *turnsModel) check(t *rapid.T) {

@@ -66,6 +66,10 @@ func TestLedgerCountsAMachine(t *testing.T) {
 	if d := cmp.Diff(running, i.counts()); d != "" {
 		t.Errorf("with a running sandbox (-want +got):\n%s", d)
 	}
+	i.pause(box.ID) // it stands still with all that it has, also after the death of node
+	if d := cmp.Diff(running, i.counts()); d != "" {
+		t.Errorf("with a paused sandbox (-want +got):\n%s", d)
+	}
 	i.killPart("node")
 	i.eventually(time.Minute, "node answers again", func() bool { _, err := i.client.Ledger(t.Context()); return err == nil })
 	if d := cmp.Diff(running, i.counts()); d != "" {

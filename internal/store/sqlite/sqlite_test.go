@@ -157,7 +157,7 @@ func TestUsageOfAnOlderSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, q := range []string{"DROP TRIGGER sandboxes_usage_insert", "DROP TRIGGER sandboxes_usage_update",
-		"DROP TRIGGER sandboxes_usage_delete", "DROP TABLE usage", "DELETE FROM goose_db_version WHERE version_id >= 5"} {
+		"DROP TRIGGER sandboxes_usage_delete", "DROP TABLE usage", "DELETE FROM goose_db_version WHERE version_id >= 6"} {
 		if _, err := db.ExecContext(t.Context(), q); err != nil {
 			t.Fatalf("%s: %v", q, err)
 		}
