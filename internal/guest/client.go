@@ -46,6 +46,7 @@ const (
 	maxIdleBulk      = 2 // connections kept for the next transfers
 	idleBulk         = 90 * time.Second
 	writeTimeout     = 30 * time.Second
+	maxConnections   = 96 // more than the contents of files that an agent lets be on their way
 )
 
 // Client speaks with the agent of one machine. Safe for concurrent use. End it with Close.
@@ -65,6 +66,9 @@ type Client struct {
 
 // ErrClosed is what dialing gives after Close.
 var ErrClosed = errors.New("the client of this guest is closed")
+
+// errConnections: an agent that allows few streams on a connection, or none, does not get one for each call.
+var errConnections = errors.New("there are as many connections to this guest as may be")
 
 // NewClient makes a Client; it connects when first used. Calls share one connection; each content of a file that is on
 // its way has its own.
@@ -153,6 +157,9 @@ func (c *Client) connect(ctx context.Context) (net.Conn, error) {
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, errors.Join(ErrClosed, conn.Close())
+	}
+	if len(c.conns) >= maxConnections {
+		return nil, errors.Join(errConnections, conn.Close())
 	}
 	tracked := &trackedConn{Conn: conn, client: c}
 	c.conns[tracked] = struct{}{}
