@@ -28,7 +28,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 
 stage packages
-packages=(busybox-static curl e2fsprogs gcc libc6-dev mmdebstrap musl-tools procps qemu-system-x86 tmux xfsprogs)
+packages=(busybox-static curl e2fsprogs gcc libc6-dev mmdebstrap musl-tools procps qemu-system-x86 systemd tmux xfsprogs)
 missing=()
 for p in "${packages[@]}"; do
   dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing+=("$p")

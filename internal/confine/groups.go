@@ -89,7 +89,7 @@ func (g *Groups) List() ([]string, error) {
 			return nil, fmt.Errorf("listing control groups: %w", err)
 		}
 		for _, e := range entries {
-			if e.IsDir() && e.Name() != daemonsLeaf && !slices.Contains(names, e.Name()) {
+			if e.IsDir() && !slices.Contains(names, e.Name()) {
 				names = append(names, e.Name())
 			}
 		}
@@ -102,17 +102,16 @@ func (g *Groups) List() ([]string, error) {
 // the end of an installation (or of a test).
 func (g *Groups) Prune(ctx context.Context) error {
 	for _, h := range g.hierarchies {
-		for _, dir := range []string{filepath.Join(h.base, g.parent, daemonsLeaf), filepath.Join(h.base, g.parent)} {
-			err := retry(ctx, func() (bool, error) {
-				err := unix.Rmdir(dir)
-				if errors.Is(err, unix.ENOENT) {
-					return true, nil
-				}
-				return !errors.Is(err, unix.EBUSY), ignoreBusy(err)
-			})
-			if err != nil {
-				return fmt.Errorf("removing control group %s: %w", dir, err)
+		dir := filepath.Join(h.base, g.parent)
+		err := retry(ctx, func() (bool, error) {
+			err := unix.Rmdir(dir)
+			if errors.Is(err, unix.ENOENT) {
+				return true, nil
 			}
+			return !errors.Is(err, unix.EBUSY), ignoreBusy(err)
+		})
+		if err != nil {
+			return fmt.Errorf("removing control group %s: %w", dir, err)
 		}
 	}
 	return nil
@@ -126,7 +125,7 @@ func ignoreBusy(err error) error {
 }
 
 func (g *Groups) group(name string) (*Group, error) {
-	if !groupName.MatchString(name) || name == daemonsLeaf {
+	if !groupName.MatchString(name) {
 		return nil, fmt.Errorf("confine: %q is not a group name", name)
 	}
 	return newGroup(g.hierarchies, g.parent+"/"+name), nil

@@ -18,13 +18,14 @@ import (
 // cpuPeriod is the period in microseconds that CPU quotas are counted over: the kernel's own default.
 const cpuPeriod = 100_000
 
-// daemonsLeaf is the group of our own daemons: with v2 they may not be where groups with controllers are.
+// daemonsLeaf is the group of our own daemons below a delegated one; the unit names it too (DelegateSubgroup).
 const daemonsLeaf = "daemons"
 
 // hierarchy is one mounted tree of control groups and the place in it where our groups lie.
 type hierarchy struct {
 	base        string   // directory under which space-<installation> is made
 	unified     bool     // cgroup v2
+	delegated   bool     // base is our unit's, not the root
 	controllers []string // those of wantedControllers it has
 }
 
@@ -42,6 +43,7 @@ func hierarchies() ([]hierarchy, error) {
 		h := m
 		if m.unified {
 			h.base = delegated(m.base)
+			h.delegated = h.base != m.base
 			list, err := os.ReadFile(filepath.Join(h.base, "cgroup.controllers"))
 			if err != nil {
 				continue
@@ -118,18 +120,35 @@ func delegated(root string) string {
 	return root
 }
 
-// JoinDaemons moves the calling process into the installation's leaf for daemons, where cgroup v2 demands it: below a
-// unit whose control group is delegated to us. Elsewhere it does nothing. Children started later are in it too.
-func (g *Groups) JoinDaemons() error {
-	for _, h := range g.hierarchies {
-		if !h.unified || delegated("") == "" {
+// JoinDaemons moves the calling process into a leaf of its own where it stands in a control group (v2) that systemd has
+// delegated to our unit: a group with processes in it cannot hand controllers down. Elsewhere, and when it is in the leaf
+// already, it does nothing. Children started later are in the leaf too.
+func JoinDaemons() error {
+	h, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	return joinLeaf(h)
+}
+
+func joinLeaf(all []hierarchy) error {
+	for _, h := range all {
+		if !h.delegated {
 			continue
 		}
-		leaf := filepath.Join(h.base, g.parent, daemonsLeaf)
+		members, err := os.ReadFile(filepath.Join(h.base, "cgroup.procs"))
+		if err != nil {
+			return fmt.Errorf("control group of the daemons: %w", err)
+		}
+		self := strconv.Itoa(os.Getpid())
+		if !slices.Contains(strings.Fields(string(members)), self) {
+			continue
+		}
+		leaf := filepath.Join(h.base, daemonsLeaf)
 		if err := os.MkdirAll(leaf, 0o755); err != nil {
 			return fmt.Errorf("control group of the daemons: %w", err)
 		}
-		if err := writeFile(leaf, "cgroup.procs", strconv.Itoa(os.Getpid())); err != nil {
+		if err := writeFile(leaf, "cgroup.procs", self); err != nil {
 			return err
 		}
 	}

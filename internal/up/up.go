@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/space-sandbox/space/internal/confine"
 	"github.com/space-sandbox/space/internal/datadir"
 	"github.com/space-sandbox/space/internal/part"
 	"github.com/space-sandbox/space/internal/pool"
@@ -49,6 +50,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer lock.release()
+	if err := confine.JoinDaemons(); err != nil {
+		return err
+	}
 	if err := pool.Ensure(ctx, cfg.Dir); err != nil {
 		return err
 	}
