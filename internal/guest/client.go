@@ -26,6 +26,9 @@ type Config struct {
 	// WriteTimeout ends a connection whose other end takes nothing for so long; 0 is 30 s. Pings do not find such a
 	// one: the agent may well answer them, and send other things, without reading what waits behind.
 	WriteTimeout time.Duration
+	// PingAfter is when an agent of which nothing has come is asked whether it lives, and how long it may take to say so;
+	// 0 is 15 s.
+	PingAfter time.Duration
 	// Trace, when not nil, adds to the headers of a call to which trace its context belongs; the agent logs it.
 	Trace func(ctx context.Context, h http.Header)
 }
@@ -76,6 +79,9 @@ func NewClient(cfg Config) *Client {
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = writeTimeout
 	}
+	if cfg.PingAfter == 0 {
+		cfg.PingAfter = pingAfter
+	}
 	c := &Client{cfg: cfg, conns: map[net.Conn]struct{}{}}
 	c.calls, c.bulk = c.callTransport(), c.bulkTransport()
 	c.shared, c.bodies = httpClient(c.calls), httpClient(c.bulk)
@@ -123,8 +129,8 @@ func (c *Client) callTransport() *http.Transport {
 			MaxReceiveBufferPerStream:     streamBuffer,
 			MaxReceiveBufferPerConnection: connectionBuffer,
 			MaxReadFrameSize:              maxReadFrame,
-			SendPingTimeout:               pingAfter,
-			PingTimeout:                   pingAfter,
+			SendPingTimeout:               c.cfg.PingAfter,
+			PingTimeout:                   c.cfg.PingAfter,
 		},
 	}
 }

@@ -73,7 +73,7 @@ func (c *Client) WatchFiles(ctx context.Context, query url.Values, again bool) (
 // open makes a request whose answer is a body to be passed on. It has to begin within the timeout.
 func (c *Client) open(ctx context.Context, via *http.Client, call fileCall, timeout time.Duration) (*File, error) {
 	call.method = http.MethodGet
-	callCtx, cancel := context.WithCancel(ctx)
+	callCtx, cancel := c.guard(ctx)
 	timer := time.AfterFunc(timeout, cancel)
 	res, err := c.file(callCtx, via, call)
 	if !timer.Stop() && ctx.Err() == nil {
@@ -84,10 +84,11 @@ func (c *Client) open(ctx context.Context, via *http.Client, call fileCall, time
 		return nil, tooSlow(errors.New("no answer to a file request"))
 	}
 	if err != nil {
+		err = guardedError(ctx, callCtx, err)
 		cancel()
-		return nil, callError(ctx, err)
+		return nil, err
 	}
-	f := &File{Size: res.ContentLength, Body: &fileBody{ReadCloser: res.Body, ctx: ctx, cancel: cancel}}
+	f := &File{Size: res.ContentLength, Body: &fileBody{ReadCloser: res.Body, ctx: ctx, guarded: callCtx, cancel: cancel}}
 	f.Part, err = checkPart(res, call.head.Get("Range"))
 	switch {
 	case err != nil:
@@ -131,8 +132,9 @@ var partPattern = regexp.MustCompile(`^bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{
 // fileBody is the body of a File.
 type fileBody struct {
 	io.ReadCloser
-	ctx    context.Context
-	cancel context.CancelFunc
+	ctx     context.Context
+	guarded context.Context
+	cancel  context.CancelFunc
 }
 
 func (b *fileBody) Read(p []byte) (int, error) {
@@ -140,7 +142,7 @@ func (b *fileBody) Read(p []byte) (int, error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		return n, err
 	}
-	return n, callError(b.ctx, err)
+	return n, guardedError(b.ctx, b.guarded, err)
 }
 
 func (b *fileBody) Close() error {
@@ -173,7 +175,7 @@ func (c *Client) PutArchive(ctx context.Context, query url.Values, body io.Reade
 
 // sendBody makes a PUT and returns its small answer.
 func (c *Client) sendBody(ctx context.Context, route string, query url.Values, body io.Reader, length int64) ([]byte, error) {
-	callCtx, cancel := context.WithCancel(ctx)
+	callCtx, cancel := c.guard(ctx)
 	defer cancel()
 	src := &sentBody{r: body}
 	res, err := c.file(callCtx, c.bodies, fileCall{method: http.MethodPut, route: route, query: query, body: src, length: length})
@@ -182,12 +184,12 @@ func (c *Client) sendBody(ctx context.Context, route string, query url.Values, b
 			Cause: cause.Error(), Remedy: "send it again", Err: cause}
 	}
 	if err != nil {
-		return nil, callError(ctx, err)
+		return nil, guardedError(ctx, callCtx, err)
 	}
 	defer res.Body.Close()
 	raw, err := readBounded(callCtx, cancel, res.Body, maxJSONBytes)
 	if err != nil {
-		return nil, callError(ctx, err)
+		return nil, guardedError(ctx, callCtx, err)
 	}
 	return raw, nil
 }

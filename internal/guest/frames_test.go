@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,3 +135,55 @@ func seemAlive(ctx context.Context, conn net.Conn) {
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// TestSilentAgent: contents on their way end when the agent answers nothing any more, though its kernel still takes bytes.
+func TestSilentAgent(t *testing.T) {
+	t.Parallel()
+	l, path := listen(t)
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			go func() {
+				defer conn.Close()
+				first := make([]byte, 4)
+				if _, err := io.ReadFull(conn, first); err != nil {
+					return
+				}
+				if string(first) == "GET " { // the beginning of a content, and no more
+					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n12345")
+				}
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	c := guest.NewClient(guest.Config{Dial: rpc.DialUnix(path), Token: token, PingAfter: 200 * time.Millisecond})
+	t.Cleanup(c.Close)
+	for name, call := range map[string]func() error{
+		"put": func() error {
+			_, err := c.PutFile(t.Context(), nil, strings.NewReader("content"), 7)
+			return err
+		},
+		"get": func() error {
+			f, err := c.GetFile(t.Context(), nil, "")
+			if err != nil {
+				return err
+			}
+			defer f.Body.Close()
+			_, err = io.Copy(io.Discard, f.Body)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan error, 1)
+			go func() { ended <- call() }()
+			select {
+			case err := <-ended:
+				if code := sandbox.CodeOf(err); code != sandbox.CodeGuestNotReady {
+					t.Errorf("%q %v", code, err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("it goes on")
+			}
+		})
+	}
+}

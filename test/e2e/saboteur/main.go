@@ -87,7 +87,9 @@ func trace() error {
 			return fmt.Errorf("thread %d: %w", tid, err)
 		}
 	}
-	return unix.Pause()
+	for {
+		_ = unix.Pause() // each thread that stops is a signal
+	}
 }
 
 // unmount takes away what the agent works with.
