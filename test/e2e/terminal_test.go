@@ -269,7 +269,7 @@ func testDeskExample(t *testing.T, i *installation) {
 		t.Fatalf("interrupted: %s", screen)
 	}
 	d.begin(example)
-	screen := d.shows("Keep the sandbox or delete it? [keep/delete]")
+	screen := d.shows("Keep the sandbox, pause it or delete it? [keep/pause/delete]")
 	for _, want := range []string{"Going on with run ", "\nstep 5 of 5\n", "has ended with exit code 0"} {
 		if !strings.Contains(screen, want) {
 			t.Errorf("the second run does not say %q:\n%s", want, screen)
@@ -279,7 +279,7 @@ func testDeskExample(t *testing.T, i *installation) {
 		t.Errorf("something is done, or shown, twice:\n%s", screen)
 	}
 	d.line("perhaps")
-	d.until("the question again", func(screen string) bool { return strings.Count(screen, "Keep the sandbox or delete it?") == 2 })
+	d.until("the question again", func(screen string) bool { return strings.Count(screen, "Keep the sandbox, pause it or delete it?") == 2 })
 	d.line("delete")
 	if screen := d.prompt(0); !strings.Contains(screen, "The sandbox is deleted") {
 		t.Errorf("the end: %s", screen)
