@@ -279,7 +279,9 @@ func testDeskExample(t *testing.T, i *installation) {
 		t.Errorf("something is done, or shown, twice:\n%s", screen)
 	}
 	d.line("perhaps")
-	d.until("the question again", func(screen string) bool { return strings.Count(screen, "Keep the sandbox, pause it or delete it?") == 2 })
+	d.until("the question again", func(screen string) bool {
+		return strings.Count(screen, "Keep the sandbox, pause it or delete it?") == 2
+	})
 	d.line("delete")
 	if screen := d.prompt(0); !strings.Contains(screen, "The sandbox is deleted") {
 		t.Errorf("the end: %s", screen)
