@@ -181,7 +181,9 @@ func TestStoppedVMM(t *testing.T) {
 
 // upload writes a file of random-looking bytes into the guest.
 func (l *lab) upload(ctx context.Context, box sandboxnet.Box, path string, size int64) error {
-	client := rpc.HTTPClient(func(ctx context.Context) (net.Conn, error) { return dial(ctx, box) })
+	// HTTP/1.1, as the gateway does it: a connection that is asked whether it lives would end while the guest stands still.
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, box) }}}
 	defer client.CloseIdleConnections()
 	source, err := os.Open("/dev/urandom")
 	if err != nil {
