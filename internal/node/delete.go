@@ -136,21 +136,14 @@ func (n *Node) dismantle(ctx context.Context, e *entry) error {
 	rec.Phase = phaseDeleting
 	saveErr := n.records.save(rec) // on a full disk the removal goes on: it is what makes room
 	failpoint.Hit(failpoint.RecordDeleting)
-	var errs []error
 	if e.machine != nil {
 		if err := e.machine.Kill(ctx); err != nil {
 			return fmt.Errorf("end the machine of %s: %w", rec.ID, errors.Join(err, saveErr))
 		}
-		errs = append(errs, e.machine.Close())
-		e.machine = nil
 	}
-	if e.box != nil {
-		errs = append(errs, e.box.Close())
-		e.box = nil
-	}
+	letGo := e.letGo()
 	failpoint.Hit(failpoint.MachineKilled)
-	errs = append(errs, n.removeParts(ctx, rec.ID, rec.Driver))
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(letGo, n.removeParts(ctx, rec.ID, rec.Driver)); err != nil {
 		return fmt.Errorf("remove the machine of %s: %w", rec.ID, errors.Join(err, saveErr))
 	}
 	if err := n.records.remove(rec.ID); err != nil {

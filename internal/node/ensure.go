@@ -118,19 +118,12 @@ func (n *Node) abandon(ctx context.Context, e *entry) error {
 	if e.rec.Previous == nil {
 		return n.dismantle(ctx, e)
 	}
-	var errs []error
 	if e.machine != nil {
 		if err := e.machine.Kill(ctx); err != nil { // the record stays as it is: the disk may still be written
 			return fmt.Errorf("end the machine of %s: %w", e.rec.ID, err)
 		}
-		errs = append(errs, e.machine.Close())
-		e.machine = nil
 	}
-	if e.box != nil {
-		errs = append(errs, e.box.Close())
-		e.box = nil
-	}
-	errs = append(errs, n.removeCompute(ctx, e.rec.ID, ""))
+	errs := []error{e.letGo(), n.removeCompute(ctx, e.rec.ID, "")}
 	e.rec, e.vcpus = e.rec.Previous, vcpus{}
 	n.hub.set(e.rec.ID, toProto(e.rec, e.vcpus))
 	if err := n.records.save(e.rec); err != nil {

@@ -127,11 +127,7 @@ func (j journal) Claim(uid uint32) (release func(), ok bool) { return j.n.uids.c
 func (n *Node) tryAcquire(id sandbox.ID) (*entry, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := n.machines[id]
-	if e == nil {
-		e = newEntry()
-		n.machines[id] = e
-	}
+	e := n.find(id)
 	select {
 	case e.lock <- struct{}{}:
 		e.refs++

@@ -149,12 +149,7 @@ func (n *Node) Close() error {
 		case <-limit:
 			return fmt.Errorf("an operation on a machine has not ended within %s", closePatience)
 		}
-		if e.machine != nil {
-			errs = append(errs, e.machine.Close())
-		}
-		if e.box != nil {
-			errs = append(errs, e.box.Close())
-		}
+		errs = append(errs, e.letGo())
 	}
 	return errors.Join(append(errs, n.records.close())...)
 }
@@ -203,16 +198,37 @@ func (e *entry) setAgent(b sandboxnet.Box) {
 	e.agent = b
 }
 
+// letGo releases what this process holds of a machine and its network; both go on if they exist. The caller holds the
+// entry.
+func (e *entry) letGo() error {
+	var errs []error
+	if e.machine != nil {
+		errs = append(errs, e.machine.Close())
+		e.machine = nil
+	}
+	if e.box != nil {
+		errs = append(errs, e.box.Close())
+		e.box = nil
+	}
+	return errors.Join(errs...)
+}
+
 // entryOf returns the entry of id, which stays until drop or release.
 func (n *Node) entryOf(id sandbox.ID) *entry {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	e := n.find(id)
+	e.refs++
+	return e
+}
+
+// find returns the entry of id, which is made when there is none; n.mu is held.
+func (n *Node) find(id sandbox.ID) *entry {
 	e := n.machines[id]
 	if e == nil {
 		e = newEntry()
 		n.machines[id] = e
 	}
-	e.refs++
 	return e
 }
 

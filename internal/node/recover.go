@@ -211,19 +211,10 @@ func (n *Node) recordExit(ctx context.Context, e *entry, exit vmm.Exit) error {
 	err := n.records.save(rec)
 	failpoint.Hit(failpoint.RecordExited)
 	n.hub.set(rec.ID, toProto(rec, e.vcpus))
-	var errs []error
-	if e.machine != nil {
-		errs = append(errs, e.machine.Close())
-		e.machine = nil
-	}
-	if e.box != nil {
-		errs = append(errs, e.box.Close())
-		e.box = nil
-	}
+	letGo := e.letGo()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	errs = append(errs, n.removeCompute(ctx, rec.ID, rec.Driver))
-	if cerr := errors.Join(errs...); cerr != nil {
+	if cerr := errors.Join(letGo, n.removeCompute(ctx, rec.ID, rec.Driver)); cerr != nil {
 		n.deps.Logger.Error("cannot give back all of an ended machine", "sandbox_id", rec.ID, "error", cerr)
 	}
 	return err
