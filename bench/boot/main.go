@@ -11,10 +11,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/space-sandbox/space/bench/rig"
@@ -29,19 +27,11 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.Space, "space", "bin/space", "the product")
+	o.Flags(256)
 	flag.StringVar(&o.bare, "bare", "bin/bare", "the bare sequence")
-	flag.StringVar(&o.Assets, "assets", "", "bundle made by space assets build, with the template mini")
 	flag.IntVar(&o.n, "n", 10, "rounds, each one of both")
-	flag.IntVar(&o.Memory, "memory", 256, "MiB of a machine")
-	flag.IntVar(&o.Disk, "disk", 1024, "MiB of a machine's disk")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "boot:", err)
-		os.Exit(1)
-	}
+	rig.Main("boot", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 func run(ctx context.Context, o options) (err error) {

@@ -10,9 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
-	"syscall"
 
 	"github.com/space-sandbox/space/bench/rig"
 )
@@ -32,7 +30,11 @@ const serveArg = "serve"
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == serveArg {
-		end("serve", serve(context.Background(), os.Args[2]))
+		if err := serve(context.Background(), os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "serve:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	var o options
 	flag.StringVar(&o.dir, "dir", "", "where the store is made; it must be on a disk (default: the working directory)")
@@ -41,17 +43,7 @@ func main() {
 	flag.IntVar(&o.n[2], "n50", 5000, "sandboxes at concurrency 50")
 	flag.StringVar(&o.profile, "profile", "", "keep the CPU profile of the creates at concurrency 50 in this file (for go tool pprof)")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	end("control", run(ctx, o))
-}
-
-func end(name string, err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, name+":", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	rig.Main("control", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 func run(ctx context.Context, o options) (err error) {

@@ -15,8 +15,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	apiv1 "github.com/space-sandbox/space/api/v1"
@@ -32,20 +30,12 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.Space, "space", "bin/space", "the product")
-	flag.StringVar(&o.Assets, "assets", "", "bundle made by space assets build, with the template mini")
+	o.Flags(512)
 	flag.IntVar(&o.n, "n", 10, "rounds, each with one transfer of each kind on both sides")
 	flag.IntVar(&o.execs, "execs", 20, "commands in a round, on both sides")
 	flag.IntVar(&o.mib, "mib", 64, "MiB of a transfer")
-	flag.IntVar(&o.Memory, "memory", 512, "MiB of the machine")
-	flag.IntVar(&o.Disk, "disk", 1024, "MiB of the machine's disk")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		fmt.Fprintln(os.Stderr, "session:", err)
-		os.Exit(1)
-	}
+	rig.Main("session", func(ctx context.Context) error { return run(ctx, o) })
 }
 
 func run(ctx context.Context, o options) (err error) {

@@ -12,8 +12,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/space-sandbox/space/bench/rig"
@@ -49,17 +47,13 @@ func main() {
 	flag.DurationVar(&o.settle, "settle", 0, fmt.Sprintf("rest before each look; with less than %s, only much more memory counts as growth", holdTime))
 	flag.DurationVar(&o.least, "least", 0, "go on with the fake driver until so much time has passed since the start")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	flat, err := run(ctx, o)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		os.Exit(1)
-	}
-	if !flat {
-		fmt.Fprintln(os.Stderr, "soak: not flat; see above for what has grown")
-		os.Exit(1)
-	}
+	rig.Main("soak", func(ctx context.Context) error {
+		flat, err := run(ctx, o)
+		if err == nil && !flat {
+			err = errors.New("not flat; see above for what has grown")
+		}
+		return err
+	})
 }
 
 func run(ctx context.Context, o options) (flat bool, err error) {
