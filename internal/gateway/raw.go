@@ -77,7 +77,7 @@ func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 	defer cancel(nil)
 	defer context.AfterFunc(rt.life, func() { cancel(context.Cause(rt.life)) })()
 	// A body that waits for its client does not see the end of ctx, and the connection into the guest waits for the body.
-	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })()
+	defer atEnd(ctx, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })()
 	t := &transfer{ctx: ctx, rt: rt, cancel: cancel}
 	err = do(t, w, r)
 	switch {
@@ -87,6 +87,21 @@ func (h *rawHandler) serve(w http.ResponseWriter, r *http.Request) error {
 		return &sandbox.Error{Code: sandbox.CodeDeadline, Message: "the transfer was ended", Cause: errStalled.Error(), Err: err}
 	}
 	return (&service{g: h.g}).over(rt, err)
+}
+
+// atEnd calls f when ctx ends, in a goroutine of its own, unless stop is called before. Once stop has returned f does not
+// run: a response must not be touched after its handler.
+func atEnd(ctx context.Context, f func()) (stop func()) {
+	done := make(chan struct{})
+	unset := context.AfterFunc(ctx, func() {
+		defer close(done)
+		f()
+	})
+	return func() {
+		if !unset() {
+			<-done
+		}
+	}
 }
 
 func noMethod(method string) error {
