@@ -70,13 +70,15 @@ func testDeskShell(t *testing.T, i *installation) {
 	d.shows("\nbegun\n")
 	d.key("C-c")
 	d.last("in(130)>")
-	d.line("cat")
+	d.line("echo re''ady; cat") // what is typed while the shell still edits its line is not echoed
+	d.shows("\nready\n")
 	d.line("here")
 	d.shows("\nhere\nhere\n")
 	d.key("C-z")
 	d.shows("Stopped")
 	d.until("a prompt", func(screen string) bool { return strings.HasPrefix(lastLine(screen), "in(") })
 	d.line("fg")
+	d.shows("fg\ncat\n") // or what is typed comes before the shell has said so
 	d.line("again")
 	d.shows("\nagain\nagain\n")
 	d.key("C-d")
